@@ -1,0 +1,63 @@
+# The two commands of the README are `make demo` and `make test`. Everything runs in .venv, made from the lock file.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+export JAX_PLATFORMS ?= cpu
+# A GPU, where there is one: make test-all JAX_PLATFORMS=cuda,cpu
+
+.PHONY: help install demo test test-all lint format bench docs lock clean
+
+help:
+	@echo "make demo      a posterior forgets rows: table and figure, before / after / exact"
+	@echo "make test      fast and statistical tests (at most 10 minutes on 2 cores)"
+	@echo "make test-all  slow and GPU tests as well; keeps the record in tests/last_full_run.json"
+	@echo "make lint      ruff, mypy, import-linter"
+	@echo "make bench     speed, as ratios of things run side by side"
+	@echo "make docs      the documentation, into site/"
+	@echo "make lock      requirements.lock anew from pyproject.toml (needs uv)"
+
+install: $(VENV)/.installed
+
+# pip, not uv: it is on every machine with Python, and knows its mirrors, proxies and certificates.
+$(VENV)/.locked: requirements.lock
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+		|| (echo "posterase needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.12 …"; exit 1)
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: install
+	$(BIN)/posterase demo
+
+test: install
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: install
+	$(BIN)/python -m pytest --record tests/last_full_run.json
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: install
+	$(BIN)/python -m benchmarks
+
+docs: install
+	$(BIN)/mkdocs build --strict --quiet
+
+lock:
+	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
+		--all-extras --group build --group test --group lint --group docs --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

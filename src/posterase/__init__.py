@@ -1,0 +1,30 @@
+"""Erase data from a posterior.
+
+Somebody asks for their rows to be deleted; the model was fitted by MCMC; posterase turns draws of p(θ | S) into draws
+of p(θ | S − S′), and says how far to trust them.
+"""
+
+from posterase.draws import Draws as Draws
+from posterase.erasers.eraser import Erased as Erased
+from posterase.erasers.eraser import Eraser as Eraser
+from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
+from posterase.erasers.reweight import Reweight as Reweight
+from posterase.model import MaskedModel as MaskedModel
+from posterase.model import Model as Model
+from posterase.model import Removal as Removal
+from posterase.model import Split as Split
+from posterase.model import split as split
+from posterase.numerics.solvers import CG as CG
+from posterase.numerics.solvers import Cholesky as Cholesky
+from posterase.numerics.solvers import Neumann as Neumann
+from posterase.transforms import Transform as Transform
+from posterase.transforms import greater_than as greater_than
+from posterase.transforms import interval as interval
+from posterase.transforms import less_than as less_than
+from posterase.transforms import ordered as ordered
+from posterase.transforms import positive as positive
+from posterase.transforms import real as real
+from posterase.transforms import simplex as simplex
+from posterase.transforms import unit_interval as unit_interval
+
+__version__ = "0.1.0"

@@ -1,0 +1,225 @@
+"""Checks of what a user passes in: each ends in silence or in an error from `posterase.errors`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from posterase.errors import (
+    DataError,
+    DensityShapeError,
+    DuplicateRowsError,
+    EmptyRemovalError,
+    InvalidTransformError,
+    LikelihoodShapeError,
+    NonFiniteDataError,
+    NotFactorisedError,
+    NothingKeptError,
+    OutsideSupportError,
+    RowsAlreadyRemovedError,
+    RowsError,
+    RowsOutOfRangeError,
+)
+from posterase.transforms import Transform
+
+# --- data
+
+
+def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
+    """`data` as jax arrays, all numeric, without NaN, sharing their leading axis; and a mask: every row is present."""
+    named = [(_path(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(data)]
+    if not named:
+        raise DataError("data holds no arrays.", "pass a tree of arrays, one row a data point: data={'y': y}.")
+    arrays = [_numeric(name, leaf) for name, leaf in named]
+    first, n_rows = named[0][0], len(arrays[0])
+    for (name, _), array in zip(named, arrays, strict=True):
+        if len(array) != n_rows:
+            raise DataError(
+                f"{first} has {n_rows} rows and {name} has {len(array)}.",
+                "the leading axis of every array in data must be the rows; what is not data belongs into the functions.",
+            )
+    if n_rows < 2:
+        raise DataError(f"data has {n_rows} row(s).", "a removal needs at least two rows, to keep one.")
+    tree = jax.tree.unflatten(jax.tree.structure(data), [jnp.asarray(array) for array in arrays])
+    return tree, jnp.ones(n_rows, bool)
+
+
+def transforms_of(transforms: Mapping[str, Transform] | None) -> dict[str, Transform]:
+    """`transforms` as a dict of transforms by parameter name."""
+    for name, transform in (transforms or {}).items():
+        if not isinstance(transform, Transform):
+            raise InvalidTransformError(
+                f"transforms[{name!r}] is {transform!r}, which is not a transform.",
+                "use pe.positive, pe.unit_interval, pe.interval(low, high), pe.ordered, pe.simplex, or your own "
+                "subclass of pe.Transform.",
+            )
+    return dict(transforms or {})
+
+
+def _numeric(name: str, leaf: Any) -> np.ndarray | Array:
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
+        raise DataError(
+            f"{name} is of type {array.dtype}, not numbers.",
+            "encode text and dates as numbers before making the model.",
+        )
+    if array.ndim == 0:
+        raise DataError(
+            f"{name} is a single number, not an array with a row axis.",
+            "data holds rows only; put constants into the functions (a closure or functools.partial).",
+        )
+    if jnp.issubdtype(array.dtype, jnp.floating):
+        bad = first_bad(np.isnan(np.asarray(array)) if isinstance(array, np.ndarray) else jnp.isnan(array))
+        if bad is not None:
+            raise NonFiniteDataError(
+                f"{name} is NaN at {list(bad)}.",
+                "drop or fill these values, and mark them in another array of data if the likelihood must know.",
+            )
+    elif isinstance(array, np.ndarray) and array.size and jnp.issubdtype(array.dtype, jnp.integer):
+        limits = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
+        if array.min() < limits.min or array.max() > limits.max:
+            raise DataError(
+                f"{name} holds whole numbers beyond {limits.dtype}, which jax would wrap round.",
+                "recode them (as 0, 1, 2, …), or switch on 64-bit numbers in jax first.",
+            )
+    return array
+
+
+# --- rows of a request
+
+
+def row_ids(rows: Any, present: Bool[np.ndarray, " rows"]) -> Int[np.ndarray, " removed"]:
+    """Row ids of a request, from ids or a mask: unique, in range, present, some but not all of them."""
+    n_rows = len(present)
+    given = np.asarray(rows)
+    if given.ndim != 1:
+        raise RowsError(
+            f"rows has {given.ndim} dimensions.", f"pass a list of row ids, or a mask of {n_rows} true/false values."
+        )
+    if given.dtype == bool:
+        if len(given) != n_rows:
+            raise RowsError(
+                f"rows is a mask of {len(given)} values for {n_rows} rows.", "a mask needs one value for every row."
+            )
+        given = np.flatnonzero(given)
+    if given.size == 0:
+        raise EmptyRemovalError("rows is empty: there is nothing to remove.", "name at least one row.")
+    if not np.issubdtype(given.dtype, np.integer):
+        raise RowsError(
+            f"rows is of type {given.dtype}.", f"row ids are whole numbers from 0 to {n_rows - 1}, or use a mask."
+        )
+    outside = given[(given < 0) | (given >= n_rows)]
+    if outside.size:
+        raise RowsOutOfRangeError(
+            f"row {outside[0]} does not exist ({outside.size} such).", f"row ids go from 0 to {n_rows - 1}."
+        )
+    ids, counts = np.unique(given, return_counts=True)
+    if (counts > 1).any():
+        twice = ids[counts > 1]
+        raise DuplicateRowsError(
+            f"row {twice[0]} is given {counts.max()} times ({twice.size} such).",
+            "name each row once (numpy.unique(rows) does it).",
+        )
+    gone = given[~present[given]]
+    if gone.size:
+        raise RowsAlreadyRemovedError(
+            f"row {gone[0]} was removed before ({gone.size} such).", "leave out rows that are gone: see model.row_ids."
+        )
+    if given.size == present.sum():
+        raise NothingKeptError(
+            f"all {given.size} rows are to be removed.", "what is left is the prior: sample it instead of erasing."
+        )
+    return given.astype(np.int64)
+
+
+# --- what the model's functions return, by shape alone
+
+
+def returns_scalar(name: str, function: Callable[..., Any], *args: PyTree) -> None:
+    """The function returns one real number."""
+    shape = _traced(name, function, *args)
+    if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):
+        raise DensityShapeError(
+            f"{name} returns an array of {shape.dtype} with shape {shape.shape}.",
+            "it must return one real number; sum over the parameter's elements (jnp.sum).",
+        )
+
+
+def returns_rows(function: Callable[..., Any], params: PyTree, data: PyTree, rows: int) -> None:
+    """The log-likelihood returns one real number a row, for any number of rows."""
+    shape = _traced(f"log_likelihood (on {rows} rows)", function, params, data)
+    if shape.shape == ():
+        raise LikelihoodShapeError(
+            "log_likelihood returns a single number.",
+            "return one value a row, without summing; if rows are not independent, use pe.MaskedModel.",
+        )
+    if shape.shape != (rows,) or not jnp.issubdtype(shape.dtype, jnp.floating):
+        raise LikelihoodShapeError(
+            f"log_likelihood returns an array of {shape.dtype} with shape {shape.shape} for {rows} rows.",
+            f"it must return real numbers of shape ({rows},): one a row, summed over all other axes.",
+        )
+
+
+def _traced(name: str, function: Callable[..., Any], *args: PyTree) -> jax.ShapeDtypeStruct:
+    try:
+        shape = jax.eval_shape(function, *args)
+    except Exception as error:
+        shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", args)
+        raise DensityShapeError(
+            f"{name} cannot be called on {', '.join(map(str, shapes))}: {type(error).__name__}: {error}",
+            "write it in jax.numpy, for the parameters of one draw, for any number of rows, and use nothing of the "
+            "data but the argument.",
+        ) from error
+    if not hasattr(shape, "shape"):
+        raise DensityShapeError(f"{name} returns {shape!r}.", "return an array.")
+    return shape
+
+
+# --- draws against the model
+
+
+def in_support(name: str, values: Float[np.ndarray, "chain draw ..."], transform: Transform) -> None:
+    """All draws of a parameter lie inside its transform's support."""
+    bad = first_bad(~transform.contains(values))
+    if bad is not None:
+        chain, draw = bad[:2]
+        raise OutsideSupportError(
+            f"{name} must be {transform.describe()}, and is {values[chain, draw]} in chain {chain}, draw {draw}.",
+            "give draws on the parameter's own scale (not its log), and check that the transform is the right one.",
+        )
+
+
+def same_likelihoods(
+    rows: Int[np.ndarray, " rows"],
+    together: Float[np.ndarray, " rows"],
+    alone: Float[np.ndarray, " rows"],
+    what: str,
+) -> None:
+    """The likelihoods of rows do not depend on which other rows they are evaluated with."""
+    tolerance = 1e4 * np.finfo(together.dtype).eps * (1 + np.abs(together))
+    bad = first_bad(~(np.abs(together - alone) <= tolerance))
+    if bad is not None:
+        at = bad[0]
+        raise NotFactorisedError(
+            f"the log-likelihood of row {rows[at]} is {together[at]:.6g} among all rows and {alone[at]:.6g} among "
+            f"the {what} rows alone: full − kept is not removed.",
+            "a row's value may depend on its own row of data only. Move what is computed from all rows (means, "
+            "neighbours, counts) out of the function, or use pe.MaskedModel.",
+        )
+
+
+def first_bad(bad: Bool[np.ndarray, "..."] | Bool[Array, "..."]) -> tuple[int, ...] | None:
+    """The first position that is bad, or None."""
+    if not bool(bad.any()):
+        return None
+    return tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    return "data" + jax.tree_util.keystr(path)
+

@@ -1,0 +1,350 @@
+"""Draws of a posterior: a tree of arrays `(chain, draw, …)`, with optional log-weights, labelled as ArviZ labels them.
+
+Draws are on the parameters' own (constrained) scale, as samplers hand them out. Log-weights are natural logarithms,
+up to a constant; draws without them count equally.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
+
+from posterase.checks import first_bad
+from posterase.errors import (
+    DrawsShapeError,
+    InputFileError,
+    IntegerParametersError,
+    InvalidOptionError,
+    NonFiniteDrawsError,
+    OutputError,
+)
+from posterase.keys import as_key
+from posterase.parameters import check_known, parameter_names
+
+SAMPLE_DIMS = ("chain", "draw")
+LOG_WEIGHT = "log_weight"
+"""The variable of `sample_stats` that holds the log-weights in a labelled tree or file."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Labels:
+    """Dimension names of each parameter, and all coordinates, as they came."""
+
+    dims: dict[str, tuple[str, ...]]
+    coords: xr.Dataset
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Labels) and self.dims == other.dims and self.coords.identical(other.coords)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.dims.items()))
+
+
+class Draws(eqx.Module):
+    """Draws of a posterior.
+
+    Parameters
+    ----------
+    params
+        A tree of real arrays shaped `(chain, draw, …)`: a dict of name → array, a network's parameters, one array.
+    log_weights
+        Log-weights shaped `(chain, draw)`, up to a constant. None: all draws count equally.
+    dims
+        Names of a parameter's axes after `(chain, draw)`, by parameter name, as in ArviZ.
+    coords
+        Coordinate values, by axis name, as in ArviZ.
+
+    Examples
+    --------
+    >>> import numpy as np, posterase as pe
+    >>> draws = pe.Draws({"mu": np.zeros((4, 250)), "beta": np.ones((4, 250, 3))})
+    >>> draws
+    Draws: 4 chains × 250 draws, equal weights
+      mu: float32
+      beta: float32[3]
+    """
+
+    params: PyTree
+    log_weights: Float[Array, "chain draw"] | None
+    labels: Labels = eqx.field(static=True)
+
+    def __init__(
+        self,
+        params: PyTree,
+        log_weights: ArrayLike | None = None,
+        *,
+        dims: Mapping[str, Sequence[str]] | None = None,
+        coords: Mapping[str, Any] | None = None,
+    ):
+        names = parameter_names(params)
+        arrays = {name: _real(name, leaf) for name, leaf in zip(names, jax.tree.leaves(params), strict=True)}
+        shape = _sample_shape({name: array.shape for name, array in arrays.items()})
+        self.params = jax.tree.unflatten(jax.tree.structure(params), list(arrays.values()))
+        self.log_weights = None if log_weights is None else _log_weights(log_weights, shape)
+        self.labels = _labels({name: array.shape for name, array in arrays.items()}, dims or {}, {} if coords is None else coords)
+
+    # --- what is there
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the parameters, in the order of the tree's leaves."""
+        return parameter_names(self.params)
+
+    @property
+    def n_chains(self) -> int:
+        """Number of chains."""
+        return jax.tree.leaves(self.params)[0].shape[0]
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws a chain."""
+        return jax.tree.leaves(self.params)[0].shape[1]
+
+    @property
+    def weights(self) -> Float[Array, "chain draw"]:
+        """Weights that sum to one."""
+        if self.log_weights is None:
+            return jnp.full((self.n_chains, self.n_draws), 1 / (self.n_chains * self.n_draws))
+        return jax.nn.softmax(self.log_weights, axis=(0, 1))
+
+    def flat(self) -> PyTree:
+        """The parameters with chains laid end to end: leaves shaped `(chain · draw, …)`."""
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.params)
+
+    def __repr__(self) -> str:
+        weights = "equal weights" if self.log_weights is None else "weighted"
+        lines = [f"Draws: {self.n_chains} chains × {self.n_draws} draws, {weights}"]
+        for name, leaf in zip(self.names, jax.tree.leaves(self.params), strict=True):
+            lines.append(f"  {name}: {leaf.dtype}{list(leaf.shape[2:]) or ''}")
+        return "\n".join(lines)
+
+    # --- the same draws, otherwise
+
+    def replace(self, params: PyTree, log_weights: ArrayLike | None = None) -> Draws:
+        """Other values under the same names and labels."""
+        return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels.coords)
+
+    def thin(self, step: int) -> Draws:
+        """Every `step`-th draw of each chain."""
+        if not (isinstance(step, int) and 1 <= step <= self.n_draws):
+            raise InvalidOptionError(
+                f"step is {step!r}.", f"thin by a whole number from 1 to {self.n_draws}, the draws a chain."
+            )
+        params, log_weights = jax.tree.map(lambda leaf: leaf[:, ::step], (self.params, self.log_weights))
+        coords = self.labels.coords.isel(draw=slice(None, None, step))
+        return Draws(params, log_weights, dims=self.labels.dims, coords=coords)
+
+    def resample(self, key: Key[Array, ""] | int) -> Draws:
+        """As many draws of equal weight, by systematic resampling over all chains together.
+
+        Draws repeat in proportion to their weights. Chains lose their meaning: what comes back is one sample, dealt
+        out in random order into arrays of the old shape.
+        """
+        pick, deal = jax.random.split(as_key(key))
+        ancestors = systematic(pick, self.weights.ravel(), self.n_chains * self.n_draws)
+        ancestors = jax.random.permutation(deal, ancestors).reshape(self.n_chains, self.n_draws)
+        return self.replace(jax.tree.map(lambda leaf: leaf[ancestors], self.flat()))
+
+    # --- labelled trees and files
+
+    def to_arviz(self) -> xr.DataTree:
+        """A DataTree by ArviZ's schema: `posterior`, and `sample_stats` with the log-weights where there are any."""
+        attrs = {"creation_library": "posterase", "sample_dims": list(SAMPLE_DIMS)}
+        values = zip(self.names, jax.tree.leaves(self.params), strict=True)
+        variables = {name: ((*SAMPLE_DIMS, *self.labels.dims[name]), np.asarray(leaf)) for name, leaf in values}
+        groups = {"posterior": xr.Dataset(variables, coords=self.labels.coords.coords, attrs=attrs)}
+        if self.log_weights is not None:
+            stats = {LOG_WEIGHT: (SAMPLE_DIMS, np.asarray(self.log_weights))}
+            coords = {dim: self.labels.coords.coords[dim] for dim in SAMPLE_DIMS}
+            groups["sample_stats"] = xr.Dataset(stats, coords=coords, attrs=attrs)
+        return xr.DataTree.from_dict(groups)
+
+    @classmethod
+    def from_arviz(cls, tree: Any, var_names: Sequence[str] | None = None) -> Draws:
+        """Draws from a DataTree or InferenceData with a `posterior` group, or from a Dataset.
+
+        `var_names` picks the parameters: leave out what the model computes from them. Log-weights are read from
+        `sample_stats`, where `to_arviz` puts them. Other groups are not taken along: they saw the removed rows.
+        """
+        posterior = tree if isinstance(tree, xr.Dataset) else _group(tree, "posterior")
+        if posterior is None:
+            raise DrawsShapeError(
+                f"the {type(tree).__name__} has no posterior group.", "pass the object that holds the posterior draws."
+            )
+        names = [str(name) for name in posterior.data_vars]
+        if var_names is not None:
+            check_known(var_names, names, "var_names")
+            names = [name for name in names if name in var_names]
+        for name in names:
+            if not set(SAMPLE_DIMS) <= set(posterior[name].dims):
+                raise DrawsShapeError(
+                    f"{name} has the dimensions {posterior[name].dims}.",
+                    "draws need a chain and a draw dimension (unstack a 'sample' dimension first).",
+                )
+        posterior = posterior[names].transpose(*SAMPLE_DIMS, ...)
+        stats = None if isinstance(tree, xr.Dataset) else _group(tree, "sample_stats")
+        weights = None if stats is None or LOG_WEIGHT not in stats else stats[LOG_WEIGHT].transpose(*SAMPLE_DIMS)
+        return cls(
+            {name: posterior[name].values for name in names},
+            None if weights is None else weights.values,
+            dims={name: [str(dim) for dim in posterior[name].dims[2:]] for name in names},
+            coords=posterior.coords.to_dataset(),
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write netCDF. The file appears whole or not at all."""
+        target = Path(path)
+        check_writable(target)
+        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        os.close(handle)
+        try:
+            self.to_arviz().to_netcdf(beside, engine="h5netcdf")
+            os.replace(beside, target)
+        finally:
+            Path(beside).unlink(missing_ok=True)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Draws:
+        """Read what `save` wrote, or any netCDF file by ArviZ's schema."""
+        if not Path(path).is_file():
+            raise InputFileError(f"there is no file {os.fspath(path)!r}.", "check the path.")
+        try:
+            tree = xr.load_datatree(path, engine="h5netcdf")
+        except (OSError, ValueError) as error:
+            raise InputFileError(
+                f"{os.fspath(path)!r} cannot be read as netCDF 4: {error}", "write it with draws.save(path)."
+            ) from error
+        return cls.from_arviz(tree)
+
+
+def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> Int[Array, " size"]:
+    """Indices of `size` draws picked in proportion to their weights, with one random number (systematic resampling).
+
+    Draw i comes ⌊size·wᵢ⌋ or ⌈size·wᵢ⌉ times.
+    """
+    points = (jnp.arange(size) + jax.random.uniform(key)) / size
+    edges = jnp.cumsum(weights)
+    return jnp.minimum(jnp.searchsorted(edges, points * edges[-1], side="right"), len(weights) - 1)
+
+
+def check_writable(target: Path) -> None:
+    """Refuse a file that could not be written, before the work that would fill it."""
+    folder = target.parent
+    if not folder.is_dir():
+        raise OutputError(f"there is no folder {str(folder)!r} to write {target.name!r} in.", "make the folder first.")
+    if target.is_dir():
+        raise OutputError(f"{str(target)!r} is a folder.", "name a file.")
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"the folder {str(folder)!r} cannot be written to: {error.strerror}.", "choose another one."
+        ) from error
+
+
+def _real(name: str, leaf: Any) -> Array:
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        raise IntegerParametersError(
+            f"{name} is of type {array.dtype}, not real numbers.",
+            "erasing moves parameters along gradients, so they must be real: leave integers out (var_names=…), "
+            "sum discrete parameters out of the model, or convert with .astype(float) if they are real after all.",
+        )
+    array = jnp.asarray(array)
+    if array.ndim >= len(SAMPLE_DIMS) and not isinstance(array, jax.core.Tracer):
+        bad = first_bad(~jnp.isfinite(array))
+        if bad is not None:
+            chain, draw, *element = bad
+            where = f"chain {chain}, draw {draw}" + (f", element {element}" if element else "")
+            raise NonFiniteDrawsError(
+                f"{name} is {array[bad]} in {where}.",
+                "a sampler that returns NaN or infinity has diverged: mend the fit, or leave that chain out.",
+            )
+    return array
+
+
+def _sample_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
+    if not shapes:
+        raise DrawsShapeError("params holds no arrays.", "pass draws as {'name': array of shape (chain, draw, …)}.")
+    first, shape = next(iter(shapes.items()))
+    for name, other in shapes.items():
+        if len(other) < 2:
+            raise DrawsShapeError(
+                f"{name} has the shape {other}.", "draws are shaped (chain, draw, …); for one chain use array[None]."
+            )
+        if other[:2] != shape[:2]:
+            raise DrawsShapeError(
+                f"{first} has {shape[0]} chains of {shape[1]} draws and {name} has {other[0]} of {other[1]}.",
+                "all parameters need the same (chain, draw) axes in front.",
+            )
+    if 0 in shape[:2]:
+        raise DrawsShapeError(f"there are {shape[0]} chains of {shape[1]} draws.", "pass at least one draw.")
+    return cast(tuple[int, int], shape[:2])
+
+
+def _log_weights(log_weights: ArrayLike, shape: tuple[int, int]) -> Float[Array, "chain draw"]:
+    array = jnp.asarray(log_weights)
+    if array.shape != shape or not jnp.issubdtype(array.dtype, jnp.floating):
+        raise DrawsShapeError(
+            f"log_weights is an array of {array.dtype} with shape {array.shape}.",
+            f"it needs one real number a draw: shape {shape}.",
+        )
+    if not isinstance(array, jax.core.Tracer):
+        bad = first_bad(jnp.isnan(array) | (array == jnp.inf))
+        if bad is not None:
+            raise NonFiniteDrawsError(
+                f"log_weights is {array[bad]} in chain {bad[0]}, draw {bad[1]}.",
+                "weights are logarithms: −inf drops a draw, NaN and +inf mean nothing.",
+            )
+        if not bool(jnp.isfinite(array).any()):
+            raise NonFiniteDrawsError("every log-weight is −inf.", "at least one draw must count.")
+    return array
+
+
+def _labels(
+    shapes: Mapping[str, tuple[int, ...]],
+    dims: Mapping[str, Sequence[str]],
+    coords: Mapping[str, Any],
+) -> Labels:
+    check_known(dims, list(shapes), "dims")
+    named = {}
+    for name, shape in shapes.items():
+        event = tuple(dims[name]) if name in dims else tuple(f"{name}_dim_{i}" for i in range(len(shape) - 2))
+        if len(event) != len(shape) - 2:
+            raise DrawsShapeError(
+                f"dims[{name!r}] names {len(event)} axes of {len(shape) - 2}.",
+                "name every axis after (chain, draw), in order.",
+            )
+        named[name] = event
+    labelled = coords if isinstance(coords, xr.Dataset) else xr.Dataset(coords=coords)
+    for name, shape in shapes.items():
+        for dim, size in zip((*SAMPLE_DIMS, *named[name]), shape, strict=True):
+            if labelled.sizes.get(dim, size) != size:
+                raise DrawsShapeError(
+                    f"{name} has {size} values along {dim!r}, whose coordinate has {labelled.sizes[dim]}.",
+                    "give one coordinate value for each.",
+                )
+            if dim not in labelled.coords:
+                labelled = labelled.assign_coords({dim: np.arange(size)})
+    return Labels(named, labelled)
+
+
+def _group(tree: Any, name: str) -> xr.Dataset | None:
+    """A group of a DataTree, or of ArviZ's older InferenceData."""
+    if isinstance(tree, xr.DataTree):
+        return tree[name].to_dataset() if name in tree.children else None
+    group = getattr(tree, name, None)
+    return group if isinstance(group, xr.Dataset) else None

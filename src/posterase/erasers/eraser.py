@@ -1,0 +1,78 @@
+"""What all erasers share: how they are called, and what they return.
+
+An eraser is an object with its settings, called as
+
+    erased = eraser(key, model, draws, removal)
+
+It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws that cannot
+be used at all (NaN) are never returned: that is an error. Draws of doubtful quality are returned with a `result` that
+says so.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Key
+
+from posterase.draws import Draws
+from posterase.errors import DrawsShapeError, RowsAlreadyRemovedError
+from posterase.keys import as_key
+from posterase.model import AbstractModel, Removal
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Whether an eraser's own diagnostics pass; if not, why, and what to do."""
+
+    passed: bool
+    reason: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        text = f"{'passed' if self.passed else 'not passed'}: {self.reason}"
+        return f"{text}\n  What to do: {self.advice}" if self.advice else text
+
+
+@dataclasses.dataclass(frozen=True)
+class Erased:
+    """What an eraser returns."""
+
+    draws: Draws
+    """Draws of the kept posterior, shaped, named and labelled as those that went in."""
+    result: Result
+    """Whether the diagnostics pass."""
+    diagnostics: Any
+    """What the eraser measured; a dataclass of its own for each eraser."""
+
+    def __str__(self) -> str:
+        return f"{self.result}\n{self.diagnostics}"
+
+
+class Eraser(eqx.Module):
+    """An algorithm that turns draws of p(θ | S) into draws of p(θ | S − S′)."""
+
+    def __call__(self, key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        """Erase the removal's rows from the draws."""
+        typed = as_key(key)
+        if not isinstance(draws, Draws):
+            raise DrawsShapeError(f"draws is a {type(draws).__name__}.", "wrap it: pe.Draws({'name': array}).")
+        check_removal(model, removal)
+        model.check(draws)
+        return self._erase(typed, model, draws, removal)
+
+    @abc.abstractmethod
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        """The algorithm, on checked input."""
+
+
+def check_removal(model: AbstractModel, removal: Removal) -> None:
+    """The removal was made for this model, and not carried out before."""
+    if not isinstance(removal, Removal):
+        raise RowsAlreadyRemovedError(
+            f"removal is a {type(removal).__name__}, not a Removal.", "make one: model.removal([3, 17])."
+        )
+    model.removal(removal.row_ids)

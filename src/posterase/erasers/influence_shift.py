@@ -1,0 +1,231 @@
+"""InfluenceShift: move every draw by the MCMC influence function of the removed rows (Section 4.2, Appendix B).
+
+Definition 3 of the paper, with our signs,
+
+    I(S′) = H⁻¹ Σ_{z∈S′} E ∇ log p(z | θ),        H = −E ∇² log p(θ, S),        E over draws of p(θ | S)
+
+and Algorithm 1 moves each draw against it,
+
+    θ ← θ − I(S′).
+
+This is the first-order solution of min over δ of KL(p_S(· − δ) ‖ p_{S−S′}) (Eq. 1): one Euler step along the path that
+lets the removed rows fade out. With `hessian="kept"`, the default, H is the curvature of the kept rows' density
+instead: one Newton step on the same problem. Where all rows are alike and a share r of them is removed, the paper's H
+leaves a share r of the needed shift undone; on a Gaussian posterior the kept H leaves nothing.
+
+Draws are moved on the unconstrained scale and returned on their own. A shift moves the mean and nothing else: where a
+share r of like rows is removed, ½(−r − log(1 − r)) nats a dimension remain in the covariance, whatever the shift.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from posterase.draws import Draws
+from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError
+from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
+from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
+from posterase.numerics.densities import expectation
+from posterase.numerics.solvers import Solved, Solver, Spectrum, default_solver
+
+RESIDUAL_TOLERANCE = 1e-2
+"""A solve is good enough where it leaves less than this share of the gradient: a hundredth of the shift."""
+
+SMALLEST_SHARE = 1e-8
+"""Curvatures that hold less of the gradient's square than this are rounding, and not spoken of."""
+
+
+@dataclasses.dataclass(frozen=True)
+class InfluenceShiftDiagnostics:
+    """What the shift was and how well it was solved for."""
+
+    shift: PyTree
+    """−I(S′), on the unconstrained scale: what was added to every draw."""
+    shift_in_sd: float
+    """Length of the shift in posterior standard deviations: root of the mean square over parameters."""
+    relative_residual: float
+    """|H I − v| / |v|, v the gradient of the removed rows, in units of the posterior standard deviations."""
+    left_out: dict[str, float]
+    """The same for each parameter by name: the share of |v| that the solver left there."""
+    covariance_gap: float
+    """Nats of KL that no shift can mend, where removed rows are like the others: d · ½(−r − log(1 − r))."""
+    solved: Solved
+    """The linear solve, with its spectrum where the solver is a series."""
+
+    def __str__(self) -> str:
+        text = (
+            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}; "
+            f"not mended: about {self.covariance_gap:.2g} nats in the covariance"
+        )
+        return text if self.solved.spectrum is None else f"{text}\n  series: {_series_note(self.solved.spectrum)}"
+
+
+class InfluenceShift(Eraser):
+    """The paper's Algorithm 1 on every stored draw.
+
+    Parameters
+    ----------
+    hessian
+        `"kept"`: curvature of the kept rows (a Newton step); `"full"`: of all rows, as in the paper.
+    solver
+        `Cholesky()`, `CG()` or `Neumann(order=…, scale=…)`. None: Cholesky for up to 500 parameters, else CG.
+    samples
+        How many stored draws the expectations are taken over, picked at random. None: all of them.
+    """
+
+    hessian: Literal["kept", "full"] = eqx.field(default="kept", static=True)
+    solver: Solver | None = None
+    samples: int | None = eqx.field(default=None, static=True)
+
+    def __check_init__(self) -> None:
+        if self.hessian not in ("kept", "full"):
+            raise InvalidOptionError(f"hessian is {self.hessian!r}.", "use 'kept' (a Newton step) or 'full' (the paper).")
+        if self.solver is not None and not isinstance(self.solver, Solver):
+            raise InvalidOptionError(f"solver is {self.solver!r}.", "use CG(), Cholesky() or Neumann(order=…, scale=…).")
+        if self.samples is not None and not (isinstance(self.samples, int) and self.samples >= 1):
+            raise InvalidOptionError(f"samples is {self.samples!r}.", "use a whole number of draws, or None for all.")
+
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        curved = model.without(removal) if self.hessian == "kept" else model
+        one = jax.tree.map(lambda leaf: leaf[0], draws.flat())
+        dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.unconstrain, one)))
+        # Settings that are numbers go in as arrays, so that another value does not compile anew.
+        solver = jax.tree.map(jnp.asarray, self.solver or default_solver(dimension))
+        densities = LogDensity(curved), RemovedLogLikelihood(model, removal)
+        moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), self._pick(key, draws))
+        _check_finite(moved)
+        params = jax.tree.map(lambda new, old: new.reshape(old.shape), moved.params, draws.params)
+        shifted = draws.replace(params, draws.log_weights)
+        _check_support(model, shifted)
+        share = removal.n_rows / model.n_rows
+        diagnostics = InfluenceShiftDiagnostics(
+            shift=jax.device_get(moved.shift),
+            shift_in_sd=float(moved.shift_in_sd),
+            relative_residual=float(moved.solved.relative_residual),
+            left_out=dict(zip(draws.names, map(float, jax.tree.leaves(moved.left_out)), strict=True)),
+            covariance_gap=float(dimension * 0.5 * (-share - np.log1p(-share))),
+            solved=jax.device_get(moved.solved),
+        )
+        return Erased(shifted, _judge(diagnostics), diagnostics)
+
+    def _pick(self, key: Key[Array, ""], draws: Draws) -> Int[Array, " samples"]:
+        n = draws.n_chains * draws.n_draws
+        if self.samples is None:
+            return jnp.arange(n)
+        if self.samples > n:
+            raise InvalidOptionError(f"samples is {self.samples}, of {n} draws.", "use at most all, or None for all.")
+        return jax.random.choice(key, n, (self.samples,), replace=False)
+
+
+class _Moved(NamedTuple):
+    params: PyTree
+    """All draws after the shift, on their own scale: leaves (n, …)."""
+    shift: PyTree
+    shift_in_sd: Float[Array, ""]
+    left_out: PyTree
+    """For each parameter, the share of the gradient's norm that the solver left."""
+    solved: Solved
+
+
+@eqx.filter_jit
+def _shift(
+    solver: Solver,
+    curved: LogDensity,
+    removed: RemovedLogLikelihood,
+    params: PyTree,
+    weights: Float[Array, " n"],
+    picked: Int[Array, " samples"],
+) -> _Moved:
+    model = removed.model
+    unconstrained = jax.vmap(model.unconstrain)(params)
+    like = jax.tree.map(lambda leaf: leaf[0], unconstrained)
+    thetas = ravel_draws(unconstrained)
+    weights = weights.astype(thetas.dtype)
+    scales = _standard_deviations(thetas, weights)
+
+    sample, share = thetas[picked], weights[picked] / weights[picked].sum()
+    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    solved = solver(Curvature(curved, sample, share, like), push, scales)
+
+    unravel = ravel_pytree(like)[1]
+    whole = jnp.linalg.norm(scales * push)
+    left_out = jax.tree.map(
+        lambda leaf: jnp.linalg.norm(leaf) / jnp.where(whole > 0, whole, 1), unravel(scales * solved.residual)
+    )
+    return _Moved(
+        params=jax.vmap(model.constrain)(unravel_draws(thetas - solved.value, like)),
+        shift=unravel(-solved.value),
+        shift_in_sd=jnp.sqrt(jnp.mean((solved.value / scales) ** 2)),
+        left_out=left_out,
+        solved=solved,
+    )
+
+
+def _standard_deviations(thetas: Float[Array, "n d"], weights: Float[Array, " n"]) -> Float[Array, " d"]:
+    """Of each parameter over the draws; 1 where the draws do not vary."""
+    variances = weights @ (thetas - weights @ thetas) ** 2
+    return jnp.sqrt(jnp.where(variances > 0, variances, 1))
+
+
+def _check_finite(moved: _Moved) -> None:
+    if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((moved.params, moved.shift))):
+        return
+    spectrum = moved.solved.spectrum
+    if spectrum is not None:
+        problem = f"the Neumann series ended in NaN or infinity: {_series_note(jax.device_get(spectrum))}"
+        advice = "use CG() or Cholesky(), or a smaller scale."
+    else:
+        problem = "the shift is NaN or infinite: the curvature is not positive definite at these draws."
+        advice = "use the other hessian ('kept' or 'full'), or remove fewer rows at a time."
+    raise NonFiniteResultError(problem, f"{advice} The draws you passed in are untouched.")
+
+
+def _check_support(model: AbstractModel, shifted: Draws) -> None:
+    try:
+        model.check(shifted)
+    except OutsideSupportError as error:
+        raise NonFiniteResultError(
+            f"after the shift {error.problem}",
+            "the shift is too long for this precision: remove fewer rows at a time, or switch on 64-bit numbers in jax.",
+        ) from error
+
+
+def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:
+    solved, residual = diagnostics.solved, diagnostics.relative_residual
+    if residual <= RESIDUAL_TOLERANCE:
+        return Result(True, f"the shift is solved for (residual {residual:.1e}).")
+    if solved.spectrum is not None:
+        most = max(diagnostics.left_out, key=lambda name: diagnostics.left_out[name])
+        left = f"the series leaves {residual:.0%} of the gradient, most in {most}: {_series_note(solved.spectrum)}"
+        return Result(False, left, "use CG() or Cholesky(); or more terms, with a scale below 2 over the curvature.")
+    return Result(
+        False,
+        f"the solver leaves {residual:.1%} of the gradient.",
+        "allow CG more steps; where that does not help the curvature is indefinite: remove fewer rows at a time.",
+    )
+
+
+def _series_note(spectrum: Spectrum) -> str:
+    """Which directions a Neumann series damped, or that it diverges, in words."""
+    seen = spectrum.shares > SMALLEST_SHARE
+    diverging = seen & spectrum.diverging
+    if diverging.any():
+        worst = spectrum.curvatures[diverging][np.argmax(np.abs(spectrum.curvatures[diverging]))]
+        return (
+            f"it diverges, since {diverging.sum()} of {seen.sum()} curvatures met lie outside (0, 2/scale), "
+            f"the farthest {worst:.3g}."
+        )
+    damped = seen & (spectrum.kept < 0.5)
+    return (
+        f"directions of curvature below {spectrum.damping:.3g} are damped, {damped.sum()} of {seen.sum()} met by more "
+        f"than half, holding {spectrum.shares[damped].sum():.0%} of the gradient's square."
+    )

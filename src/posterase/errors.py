@@ -1,0 +1,133 @@
+"""Named errors: what was wrong, and what to do about it.
+
+Every error that a user's input can cause has a class of its own here, so that a program can tell them apart, and
+carries two sentences: `problem` (the argument, what it was, what was wanted) and `advice` (the next step). All of
+them are `PosteraseError`s; each is also the builtin error that Python users would expect to catch.
+"""
+
+from __future__ import annotations
+
+
+class PosteraseError(Exception):
+    """Base of all errors that posterase raises on purpose."""
+
+    def __init__(self, problem: str, advice: str):
+        super().__init__(f"{problem}\n  What to do: {advice}")
+        self.problem = problem
+        self.advice = advice
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return type(self), (self.problem, self.advice)
+
+
+# --- the model and its data
+
+
+class DataError(PosteraseError, ValueError):
+    """`data` is not a tree of numeric arrays that share their leading axis."""
+
+
+class NonFiniteDataError(PosteraseError, ValueError):
+    """`data` holds NaN."""
+
+
+class LikelihoodShapeError(PosteraseError, ValueError):
+    """`log_likelihood` does not return one value a row."""
+
+
+class DensityShapeError(PosteraseError, ValueError):
+    """`log_prior` or a masked log density does not return one number."""
+
+
+class InvalidTransformError(PosteraseError, TypeError):
+    """An entry of `transforms` that is not a transform."""
+
+
+class NotFactorisedError(PosteraseError, ValueError):
+    """The likelihood of a row depends on other rows, though the model says that rows are independent."""
+
+
+class UnknownParameterError(PosteraseError, KeyError):
+    """A name that no parameter has."""
+
+    def __str__(self) -> str:  # KeyError would print the repr, with its newlines escaped
+        return str(self.args[0])
+
+
+# --- the rows to remove
+
+
+class RowsError(PosteraseError, ValueError):
+    """Base of what can be wrong with the rows of a removal; itself: not a list of row ids nor a mask."""
+
+
+class EmptyRemovalError(RowsError):
+    """No rows to remove."""
+
+
+class RowsOutOfRangeError(RowsError, IndexError):
+    """A row id that the model does not have."""
+
+
+class DuplicateRowsError(RowsError):
+    """A row named twice."""
+
+
+class RowsAlreadyRemovedError(RowsError):
+    """A row that an earlier removal took out."""
+
+
+class NothingKeptError(RowsError):
+    """Every row is to be removed."""
+
+
+# --- the draws
+
+
+class DrawsShapeError(PosteraseError, ValueError):
+    """Draws that are not shaped `(chain, draw, …)`, or do not fit the model."""
+
+
+class IntegerParametersError(PosteraseError, TypeError):
+    """Parameters that are not real numbers."""
+
+
+class NonFiniteDrawsError(PosteraseError, ValueError):
+    """NaN or infinity among the draws or their weights."""
+
+
+class OutsideSupportError(PosteraseError, ValueError):
+    """Draws outside the support of a parameter's transform."""
+
+
+# --- running
+
+
+class InvalidKeyError(PosteraseError, TypeError):
+    """`key` is neither a jax key nor a seed."""
+
+
+class InvalidOptionError(PosteraseError, ValueError):
+    """An option of an eraser or a solver outside its range."""
+
+
+class NonFiniteResultError(PosteraseError, ArithmeticError):
+    """A computation that ended in NaN or infinity: the result is refused, the input is untouched."""
+
+
+class OutputError(PosteraseError, OSError):
+    """A file or folder that cannot be written."""
+
+    def __str__(self) -> str:  # OSError would print the two arguments as errno and text
+        return f"{self.problem}\n  What to do: {self.advice}"
+
+
+class InputFileError(PosteraseError, OSError):
+    """A file that cannot be read as draws."""
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  What to do: {self.advice}"
+
+
+class MissingExtraError(PosteraseError, ImportError):
+    """An optional dependency that is not installed."""

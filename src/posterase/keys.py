@@ -1,0 +1,32 @@
+"""Random keys: a jax key, or a seed that makes one."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key
+
+from posterase.errors import InvalidKeyError
+
+
+def as_key(key: object) -> Key[Array, ""]:
+    """A typed jax key from a seed (`0`), a typed key, or a key of the old kind (two uint32)."""
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        return jax.random.key(int(key))
+    if isinstance(key, (jax.Array, np.ndarray)):
+        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+            if key.shape == ():
+                return key
+        elif key.dtype == np.uint32 and key.shape == (2,):
+            return jax.random.wrap_key_data(jnp.asarray(key))
+    raise InvalidKeyError(
+        f"key is {_describe(key)}, which is not a random key.",
+        "pass a whole number (key=0) or one key from jax.random.key(0).",
+    )
+
+
+def _describe(key: object) -> str:
+    if isinstance(key, (jax.Array, np.ndarray)):
+        return f"an array of {key.dtype} with shape {key.shape}"
+    return f"{key!r} ({type(key).__name__})"

@@ -1,0 +1,419 @@
+"""Models, removals, and the three functions that everything else hangs on.
+
+A model and a removal of rows S′ from its data S give three functions of *unconstrained* parameters θ, each a log
+density up to a constant, with the Jacobians of the model's transforms included:
+
+    full(θ)    = log p(θ) + log p(S | θ)
+    kept(θ)    = log p(θ) + log p(S − S′ | θ)
+    removed(θ) = full(θ) − kept(θ)                = Σ log p(z | θ) over z in S′, where rows are independent given θ
+
+Signs are fixed here and nowhere else: all three are log densities, to be added, never potentials to be subtracted.
+
+Two kinds of model make them. `Model` has one likelihood value a row and sums rows. `MaskedModel` is for what does not
+factorise over rows (a Gaussian process with its function integrated out, a time series): its log density takes a mask
+of the rows that are present.
+
+Rows keep their position for ever. A removal does not cut the arrays: `without` overwrites the removed rows with a copy
+of a kept one and marks them absent. So row ids of later requests mean what they meant in the first, nothing of the
+removed rows stays in the kept model, `kept` is just `full` of another model, and no array changes its shape, so that
+nothing is compiled again for the next request.
+
+Precision: log densities are summed in float64 wherever jax has 64-bit numbers switched on, and data are cast to the
+precision of θ block by block. `posterase.numerics.densities` uses this to evaluate weights in float64 whatever the
+precision of the draws.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
+
+from posterase import checks
+from posterase.draws import Draws
+from posterase.errors import NotFactorisedError
+from posterase.parameters import check_known, parameter_names
+from posterase.precision import cast_floats, in_float64, widest_float
+from posterase.transforms import Transform, real
+
+BLOCK_ELEMENTS = 2**20
+"""Rows are evaluated in blocks of about this many numbers, so that a pass over the data needs little memory."""
+
+CHECKED_ROWS = 1000
+"""How many kept rows, and removed ones, `check_additivity` looks at."""
+
+SMALLEST_BUCKET = 16
+"""Removals are padded to a power of two, at least this, so that those of like size share one compilation."""
+
+
+M = TypeVar("M", bound="AbstractModel")
+
+
+class Removal(eqx.Module):
+    """Rows to remove, padded to a bucket. Made, and checked, by `model.removal(rows)`."""
+
+    rows: Int[Array, " bucket"]
+    """Row ids; the padding repeats the first one, whose likelihood is as finite as the others'."""
+    counted: Bool[Array, " bucket"]
+    """False on the padding."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows are removed."""
+        return int(self.counted.sum())
+
+    @property
+    def row_ids(self) -> Int[np.ndarray, " removed"]:
+        """The ids of the removed rows, in the order given."""
+        return np.asarray(self.rows)[np.asarray(self.counted)]
+
+    def __repr__(self) -> str:
+        ids = self.row_ids
+        shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
+        return f"Removal of {len(ids)} row{'s' if len(ids) != 1 else ''}: {shown}"
+
+
+class AbstractModel(eqx.Module):
+    """What erasers know of a model: parameters, rows, and log densities of unconstrained parameters."""
+
+    data: eqx.AbstractVar[PyTree]
+    present: eqx.AbstractVar[Bool[Array, " rows"]]
+    transforms: eqx.AbstractVar[dict[str, Transform]]
+
+    @abc.abstractmethod
+    def log_joint(self, params: PyTree) -> Float[Array, ""]:
+        """log p(θ) + log p(present rows | θ), at parameters on their own (constrained) scale."""
+
+    @abc.abstractmethod
+    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+        """log p(S | θ) − log p(S − S′ | θ), at parameters on their own (constrained) scale."""
+
+    @abc.abstractmethod
+    def elements(self, rows: int) -> int:
+        """How many numbers of `rows` rows are in memory at once when they are evaluated."""
+
+    @abc.abstractmethod
+    def check_functions(self, params: PyTree) -> None:
+        """Check shapes of what the model's functions return at such parameters, without computing anything."""
+
+    @abc.abstractmethod
+    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+        """Raise `NotFactorisedError` where full − kept ≠ removed at these parameters of one draw."""
+
+    # --- rows
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows are present."""
+        return int(self.present.sum())
+
+    @property
+    def row_ids(self) -> Int[np.ndarray, " present"]:
+        """Ids of the rows that are present: their positions in the data the first model was made with."""
+        return np.flatnonzero(np.asarray(self.present))
+
+    def removal(self, rows: ArrayLike | Sequence[int]) -> Removal:
+        """Check the rows of a request (ids, or a mask over all rows) and make a `Removal` of them."""
+        ids = checks.row_ids(rows, np.asarray(self.present))
+        bucket = max(SMALLEST_BUCKET, 1 << (len(ids) - 1).bit_length())
+        padded = np.full(bucket, ids[0], dtype=np.int32)
+        padded[: len(ids)] = ids
+        return Removal(rows=jnp.asarray(padded), counted=jnp.arange(bucket) < len(ids))
+
+    def without(self: M, removal: Removal) -> M:
+        """The model of the kept rows. Nothing of the removed rows is left in it."""
+        data, present = _overwrite(self.data, self.present, removal)
+        return eqx.tree_at(lambda model: (model.data, model.present), self, (data, present))
+
+    # --- parameters
+
+    def constrain(self, theta: PyTree) -> PyTree:
+        """Parameters on their own scale from unconstrained ones."""
+        return self._transformed(lambda transform, leaf: transform.forward(leaf), theta)
+
+    def unconstrain(self, params: PyTree) -> PyTree:
+        """Unconstrained parameters from those on their own scale."""
+        return self._transformed(lambda transform, leaf: transform.inverse(leaf), params)
+
+    def log_det_jacobian(self, theta: PyTree) -> Float[Array, ""]:
+        """log |d params / d theta|, summed over all parameters."""
+        terms = self._transformed(lambda transform, leaf: transform.log_det_jacobian(leaf), theta)
+        return sum(jax.tree.leaves(terms), start=jnp.zeros(()))
+
+    def log_density(self, theta: PyTree) -> Float[Array, ""]:
+        """log p(θ) + log p(present rows | θ), at unconstrained parameters, Jacobian included."""
+        return self.log_joint(self.constrain(theta)) + self.log_det_jacobian(theta)
+
+    # --- checks
+
+    def check(self, draws: Draws) -> None:
+        """Check that draws fit this model, before any work starts.
+
+        Names of transforms, supports, and what the model's functions return; only the supports need values.
+        """
+        names = draws.names
+        check_known(self.transforms, names, "transforms")
+        for name, leaf in zip(names, jax.tree.leaves(draws.params), strict=True):
+            if name in self.transforms:
+                checks.in_support(name, np.asarray(leaf), self.transforms[name])
+        self.check_functions(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), draws.params))
+
+    def check_additivity(self, draws: Draws, removal: Removal, *, samples: int = 3) -> None:
+        """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
+
+        This catches likelihoods whose rows look at each other (a mean over the data, the row before) and masked
+        densities that ignore their mask. It is cheap: a few draws, and a thousand kept rows at most.
+        """
+        self.check(draws)
+        flat = draws.flat()
+        for at in np.linspace(0, draws.n_chains * draws.n_draws - 1, samples).astype(int):
+            self._check_additive(jax.tree.map(lambda leaf: leaf[at], flat), removal)  # noqa: B023
+
+    def _transformed(self, apply: Callable[[Transform, Array], Any], params: PyTree) -> PyTree:
+        leaves, structure = jax.tree.flatten(params)
+        names = parameter_names(params)
+        return structure.unflatten(
+            [apply(self.transforms.get(name, real), leaf) for name, leaf in zip(names, leaves, strict=True)]
+        )
+
+
+class Model(AbstractModel):
+    """A model whose rows are independent given the parameters.
+
+    Parameters
+    ----------
+    log_prior
+        `log_prior(params)` → the log density of the prior, one number, up to a constant.
+    log_likelihood
+        `log_likelihood(params, data)` → one value a row of `data`. It is called on any number of rows and may use
+        nothing of the data but its argument.
+    data
+        A tree of arrays (a dict, say) that share their leading axis: the rows.
+    transforms
+        For constrained parameters, by name: `{"sigma": pe.positive}`. Densities are given on the parameters' own
+        scale; the Jacobians are added here.
+    params
+        An example of the parameters of one draw (values do not matter), to check the functions at once. Without it
+        they are checked when the model first meets draws.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp, posterase as pe
+    >>> model = pe.Model(
+    ...     log_prior=lambda p: -0.5 * p["mu"] ** 2,
+    ...     log_likelihood=lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2,
+    ...     data={"y": jnp.array([0.3, -1.2, 0.8])},
+    ... )
+    >>> model.removal([1])
+    Removal of 1 row: 1
+    """
+
+    log_prior: Callable[[PyTree], Float[Array, ""]]
+    log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]]
+    data: PyTree
+    present: Bool[Array, " rows"]
+    transforms: dict[str, Transform]
+
+    def __init__(
+        self,
+        log_prior: Callable[[PyTree], Float[Array, ""]],
+        log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]],
+        data: PyTree,
+        *,
+        transforms: Mapping[str, Transform] | None = None,
+        params: PyTree | None = None,
+    ):
+        self.log_prior = log_prior
+        self.log_likelihood = log_likelihood
+        self.data, self.present = checks.rows_of(data)
+        self.transforms = checks.transforms_of(transforms)
+        if params is not None:
+            self.check_functions(_shapes(params))
+
+    def log_joint(self, params: PyTree) -> Float[Array, ""]:
+        return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
+
+    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+        rows = jax.tree.map(lambda leaf: leaf[removal.rows], self.data)
+        return self._sum_rows(params, rows, removal.counted)
+
+    def elements(self, rows: int) -> int:
+        return min(rows, self._block_rows) * self._row_elements
+
+    def check_functions(self, params: PyTree) -> None:
+        checks.returns_scalar("log_prior", self.log_prior, params)
+        for rows in (self.present.shape[0], SMALLEST_BUCKET):
+            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), self.data)  # noqa: B023
+            checks.returns_rows(self.log_likelihood, params, shapes, rows)
+
+    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+        # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
+        removed = np.sort(removal.row_ids)[:CHECKED_ROWS]
+        kept = np.setdiff1d(self.row_ids, removal.row_ids)
+        kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), CHECKED_ROWS)).astype(int)]
+        both = np.union1d(kept, removed)
+        together = self._row_values(params, both)
+        for what, rows in (("kept", kept), ("removed", removed)):
+            among = together[np.searchsorted(both, rows)]
+            checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
+
+    def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
+        data = jax.tree.map(lambda leaf: leaf[rows], self.data)
+        return np.asarray(in_float64(self.log_likelihood, params, data))
+
+    @property
+    def _row_elements(self) -> int:
+        return max(1, sum(leaf[0].size for leaf in jax.tree.leaves(self.data)))
+
+    @property
+    def _block_rows(self) -> int:
+        return max(256, BLOCK_ELEMENTS // self._row_elements)
+
+    def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
+        """Σ log_likelihood over the counted rows, in blocks; the last block reaches back over rows already summed."""
+        precision = jnp.result_type(*jax.tree.leaves(params))
+        total = counted.shape[0]
+        size = min(total, self._block_rows)
+
+        def sum_block(start: Int[Array, ""]) -> Float[Array, ""]:
+            first = jnp.minimum(start, total - size)
+            rows, count = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), (data, counted))
+            count &= first + jnp.arange(size) >= start
+            values = self.log_likelihood(params, cast_floats(rows, precision))
+            return jnp.sum(jnp.where(count, values, 0), dtype=widest_float())
+
+        if size == total:
+            return sum_block(jnp.array(0))
+        # checkpoint: reverse mode would otherwise keep what every block computed, which is of size rows.
+        accumulate = jax.checkpoint(lambda carry, start: (carry + sum_block(start), None))
+        return jax.lax.scan(accumulate, jnp.zeros((), widest_float()), jnp.arange(0, total, size))[0]
+
+
+class MaskedModel(AbstractModel):
+    """A model whose rows are not independent given the parameters.
+
+    Parameters
+    ----------
+    log_density
+        `log_density(params, data, present)` → log prior plus log-likelihood of the rows where the mask `present` is
+        true, one number, up to a constant that does not depend on the parameters. Values of absent rows must not
+        matter; `check_additivity` tests that.
+    data
+        A tree of arrays that share their leading axis: the rows.
+    transforms
+        For constrained parameters, by name, as for `Model`.
+    params
+        An example of the parameters of one draw, to check the function at once.
+    """
+
+    masked_log_density: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]
+    data: PyTree
+    present: Bool[Array, " rows"]
+    transforms: dict[str, Transform]
+
+    def __init__(
+        self,
+        log_density: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]],
+        data: PyTree,
+        *,
+        transforms: Mapping[str, Transform] | None = None,
+        params: PyTree | None = None,
+    ):
+        self.masked_log_density = log_density
+        self.data, self.present = checks.rows_of(data)
+        self.transforms = checks.transforms_of(transforms)
+        if params is not None:
+            self.check_functions(_shapes(params))
+
+    def log_joint(self, params: PyTree) -> Float[Array, ""]:
+        data = cast_floats(self.data, jnp.result_type(*jax.tree.leaves(params)))
+        return self.masked_log_density(params, data, self.present).astype(widest_float())
+
+    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+        return self.log_joint(params) - self.without(removal).log_joint(params)
+
+    def elements(self, rows: int) -> int:
+        return sum(leaf.size for leaf in jax.tree.leaves(self.data))
+
+    def check_functions(self, params: PyTree) -> None:
+        checks.returns_scalar("log_density", self.masked_log_density, params, self.data, self.present)
+
+    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+        # full − kept is removed by definition; what can go wrong is that kept still looks at the removed rows.
+        kept = self.without(removal)
+        honest = in_float64(self.masked_log_density, params, kept.data, kept.present)
+        leaking = in_float64(self.masked_log_density, params, self.data, kept.present)
+        if not np.allclose(honest, leaking, rtol=1e-9, atol=1e-9):
+            raise NotFactorisedError(
+                f"the log density of the kept rows changes from {honest:.9g} to {leaking:.9g} with the values of the "
+                "removed rows.",
+                "log_density must not look at rows where the mask is false: multiply their terms by the mask, or "
+                "replace their values with jnp.where before they are used.",
+            )
+
+
+class LogDensity(eqx.Module):
+    """log p(θ) + log p(present rows | θ) of a model, as a function of unconstrained θ."""
+
+    model: AbstractModel
+
+    def __call__(self, theta: PyTree) -> Float[Array, ""]:
+        return self.model.log_density(theta)
+
+    @property
+    def elements(self) -> int:
+        """How many numbers of data one evaluation holds in memory."""
+        return self.model.elements(self.model.present.shape[0])
+
+
+class RemovedLogLikelihood(eqx.Module):
+    """log p(S | θ) − log p(S − S′ | θ), as a function of unconstrained θ."""
+
+    model: AbstractModel
+    removal: Removal
+
+    def __call__(self, theta: PyTree) -> Float[Array, ""]:
+        return self.model.log_removed(self.model.constrain(theta), self.removal)
+
+    @property
+    def elements(self) -> int:
+        """How many numbers of data one evaluation holds in memory."""
+        return self.model.elements(self.removal.rows.shape[0])
+
+
+class Split(NamedTuple):
+    """The three functions: full(θ) = kept(θ) + removed(θ), up to a constant."""
+
+    full: LogDensity
+    kept: LogDensity
+    removed: RemovedLogLikelihood
+
+
+def split(model: AbstractModel, removal: Removal) -> Split:
+    """The log densities of all rows, of the kept rows, and what the removed rows add, at unconstrained parameters."""
+    return Split(
+        full=LogDensity(model), kept=LogDensity(model.without(removal)), removed=RemovedLogLikelihood(model, removal)
+    )
+
+
+@eqx.filter_jit
+def _overwrite(data: PyTree, present: Bool[Array, " rows"], removal: Removal) -> tuple[PyTree, Bool[Array, " rows"]]:
+    left = present.at[removal.rows].set(False)
+    kept = jnp.argmax(left)
+    return jax.tree.map(lambda leaf: leaf.at[removal.rows].set(leaf[kept]), data), left
+
+
+def _shapes(params: PyTree) -> PyTree:
+    """Shapes of an example of one draw's parameters; plain numbers count as real."""
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        dtype = getattr(leaf, "dtype", widest_float())
+        return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(dtype))
+
+    return jax.tree.map(shape, params)

@@ -1,0 +1,1 @@
+"""Numbers behind the erasers: evaluating densities over draws, curvature, linear solvers, importance weights."""

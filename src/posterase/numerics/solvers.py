@@ -1,0 +1,189 @@
+"""Solvers of H x = v for a symmetric curvature H. A solver is an object that carries its own settings.
+
+    Cholesky()                     H as a matrix, factorised: for up to some thousand parameters
+    CG(rtol, atol, max_steps)      preconditioned conjugate gradients: products H v only
+    Neumann(order=j, scale=c)      the paper's truncated series (Appendix B): j + 1 terms, products H v only
+
+Each returns a `Solved` with its residual. None raises: a failed solve is a value, and the eraser that asked for it
+says what to do.
+
+**What Neumann leaves out.** The sum xⱼ = c Σᵢ₌₀ʲ (I − cH)ⁱ v has the residual v − H xⱼ = (I − cH)ʲ⁺¹ v. Along an
+eigenvector of curvature λ it keeps the share 1 − (1 − cλ)ʲ⁺¹ of the exact solution: almost all where cλ(j + 1) ≫ 1,
+almost nothing where cλ(j + 1) ≪ 1, about as if 1/(c(j + 1)) had been added to every curvature. It converges as j → ∞
+where 0 < λ < 2/c for every λ, and diverges elsewhere; the paper's condition ‖cH‖ ≤ 1 is neither needed nor enough.
+The curvatures that v excites, and their shares of it, are read off a few Lanczos steps from v.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import lineax as lx
+from jaxtyping import Array, ArrayLike, Bool, Float
+
+from posterase.errors import InvalidOptionError
+from posterase.numerics.curvature import Curvature
+
+DENSE_UP_TO = 500
+"""Parameters up to which the default solver is `Cholesky`: beyond, d products H v cost more than CG needs."""
+
+LANCZOS_STEPS = 16
+
+
+class Spectrum(NamedTuple):
+    """Curvatures that a vector excites (Ritz values), and what a truncated Neumann series makes of them."""
+
+    curvatures: Float[Array, " k"]
+    shares: Float[Array, " k"]
+    """How much of |v|² lies along each."""
+    kept: Float[Array, " k"]
+    """The share of the exact solution that the series keeps along each: 1 is all, 0 nothing."""
+    diverging: Bool[Array, " k"]
+    """Where more terms make it worse: λ < 0 or λ > 2/scale."""
+    damping: Float[Array, ""]
+    """Curvatures below 1/(scale · (order + 1)) are damped, as if this had been added to all of them."""
+
+
+class Solved(NamedTuple):
+    """An approximate solution of H x = v."""
+
+    value: Float[Array, " d"]
+    residual: Float[Array, " d"]
+    """v − H x."""
+    relative_residual: Float[Array, ""]
+    """|v − H x| / |v|, in the norm of the preconditioner where there is one."""
+    steps: ArrayLike
+    """Products H v made, or 0 where H was a matrix."""
+    spectrum: Spectrum | None
+    """What the solver left out, where it is a series."""
+
+
+class Solver(eqx.Module):
+    """Solves H x = v."""
+
+    @abc.abstractmethod
+    def __call__(self, curvature: Curvature, vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Solved:
+        """Solve; `scales` are about the parameters' posterior standard deviations, to measure vectors in."""
+
+
+class Cholesky(Solver):
+    """Exact, by factorising H as a matrix. NaN where H is not positive definite."""
+
+    def __call__(self, curvature: Curvature, vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Solved:
+        matrix = curvature.dense()
+        operator = lx.MatrixLinearOperator(matrix, lx.positive_semidefinite_tag)
+        value = lx.linear_solve(operator, vector, lx.Cholesky(), throw=False).value
+        residual = vector - matrix @ value
+        return Solved(value, residual, _relative(residual, vector, scales), 0, None)
+
+
+class CG(Solver):
+    """Conjugate gradients, preconditioned by the draws' variances, until the residual is below `rtol` of |v|."""
+
+    rtol: float = 1e-5
+    atol: float = 0.0
+    max_steps: int = eqx.field(default=500, static=True)
+
+    def __check_init__(self) -> None:
+        if not (self.rtol >= 0 and self.atol >= 0 and self.rtol + self.atol > 0 and self.max_steps >= 1):
+            raise InvalidOptionError(
+                f"CG cannot run with rtol={self.rtol}, atol={self.atol}, max_steps={self.max_steps}.",
+                "tolerances are not negative and not both zero; at least one step is needed.",
+            )
+
+    def __call__(self, curvature: Curvature, vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Solved:
+        # In units of the scales the curvature is near the identity, and lineax's stopping rule measures all
+        # parameters alike; this is CG preconditioned by the variances.
+        structure = jax.eval_shape(lambda: vector)
+        operator = lx.FunctionLinearOperator(
+            lambda u: scales * curvature.mv(scales * u), structure, lx.positive_semidefinite_tag
+        )
+        solver = lx.CG(rtol=self.rtol, atol=self.atol, norm=jnp.linalg.norm, max_steps=self.max_steps)
+        solution = lx.linear_solve(operator, scales * vector, solver, throw=False)
+        value = scales * solution.value
+        residual = vector - curvature.mv(value)
+        return Solved(value, residual, _relative(residual, vector, scales), solution.stats["num_steps"], None)
+
+
+class Neumann(Solver):
+    """The truncated series c Σᵢ₌₀ʲ (I − cH)ⁱ v of the paper's Appendix B, with j = `order` and c = `scale`."""
+
+    order: int = eqx.field(static=True)
+    scale: float | Float[Array, ""]
+
+    def __check_init__(self) -> None:
+        if not (isinstance(self.order, int) and self.order >= 0):
+            raise InvalidOptionError(f"order is {self.order!r}.", "use a whole number, at least 0.")
+        if isinstance(self.scale, (int, float)) and not 0 < self.scale < float("inf"):
+            raise InvalidOptionError(f"scale is {self.scale!r}.", "use a positive number, below 2 over the curvature.")
+
+    def __call__(self, curvature: Curvature, vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Solved:
+        def term(carry: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+            total, power = carry
+            return (total + power, power - self.scale * curvature.mv(power)), None
+
+        start = (jnp.zeros_like(vector), vector)
+        (total, residual), _ = jax.lax.scan(term, start, length=self.order + 1)
+        spectrum = self._spectrum(curvature.mv, vector)
+        steps = self.order + 1
+        return Solved(self.scale * total, residual, _relative(residual, vector, scales), steps, spectrum)
+
+    def _spectrum(self, mv: Callable[[Array], Array], vector: Float[Array, " d"]) -> Spectrum:
+        curvatures, shares = lanczos(mv, vector, min(vector.size, LANCZOS_STEPS))
+        left = 1 - self.scale * curvatures
+        return Spectrum(
+            curvatures=curvatures,
+            shares=shares,
+            kept=1 - left ** (self.order + 1),
+            diverging=jnp.abs(left) > 1,
+            damping=jnp.asarray(1 / (self.scale * (self.order + 1))),
+        )
+
+
+def default_solver(dimension: int) -> Solver:
+    """`Cholesky` where the curvature fits a matrix, else `CG`."""
+    return Cholesky() if dimension <= DENSE_UP_TO else CG()
+
+
+def lanczos(
+    mv: Callable[[Float[Array, " d"]], Float[Array, " d"]], vector: Float[Array, " d"], steps: int
+) -> tuple[Float[Array, " steps"], Float[Array, " steps"]]:
+    """Eigenvalues of H that `vector` excites, and the shares of |vector|² along them (Gauss quadrature).
+
+    Ritz values never lie outside the spectrum. Where `vector` lies in a smaller invariant space, the surplus values
+    are those of a few arbitrary directions and have share 0.
+    """
+    basis = jnp.zeros((steps, vector.size), vector.dtype)
+    tiny = jnp.finfo(vector.dtype).eps
+
+    def step(carry: tuple[Array, Array, Array], i: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+        basis, current, scale = carry
+        basis = basis.at[i].set(current)
+        image = mv(current)
+        alpha = image @ current
+        scale = jnp.maximum(scale, jnp.linalg.norm(image))
+        for _ in range(2):  # twice is enough, against the loss of orthogonality
+            image = image - basis.T @ (basis @ image)
+        beta = jnp.linalg.norm(image)
+        ended = beta <= 100 * tiny * scale
+        following = jnp.where(ended, 0.0, image / jnp.where(ended, 1.0, beta))
+        return (basis, following, scale), (alpha, jnp.where(ended, 0.0, beta))
+
+    norm = jnp.linalg.norm(vector)
+    start = (basis, vector / jnp.where(norm > 0, norm, 1.0), jnp.zeros((), vector.dtype))
+    _, (alphas, betas) = jax.lax.scan(step, start, jnp.arange(steps))
+    off = jnp.diag(betas[:-1], 1)
+    curvatures, vectors = jnp.linalg.eigh(jnp.diag(alphas) + off + off.T)
+    return curvatures, vectors[0] ** 2
+
+
+def _relative(
+    residual: Float[Array, " d"], vector: Float[Array, " d"], scales: Float[Array, " d"]
+) -> Float[Array, ""]:
+    norm = jnp.linalg.norm(scales * vector)
+    return jnp.linalg.norm(scales * residual) / jnp.where(norm > 0, norm, 1.0)

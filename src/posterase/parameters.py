@@ -1,0 +1,32 @@
+"""Names of the leaves of a parameter tree, as people write them: `beta`, `layers.0.weight`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+import jax
+from jaxtyping import PyTree
+
+from posterase.errors import UnknownParameterError
+
+BARE_ARRAY = "theta"
+"""The name of the parameter where the whole tree is one array."""
+
+
+def parameter_names(params: PyTree) -> list[str]:
+    """One name a leaf, in the order of `jax.tree.leaves`."""
+    paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    return [jax.tree_util.keystr(path, simple=True, separator=".") or BARE_ARRAY for path in paths]
+
+
+def check_known(given: Iterable[str], names: list[str], argument: str) -> None:
+    """Refuse names that no parameter has, and say which one was probably meant."""
+    for name in given:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            raise UnknownParameterError(
+                f"{argument} names {name!r}, which is not a parameter.",
+                f"{meant}The parameters are {', '.join(map(repr, names))}.",
+            )

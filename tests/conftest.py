@@ -1,0 +1,67 @@
+"""Shapes and types are checked in every test; `--record FILE` keeps the record of a full run."""
+
+import datetime
+import json
+import platform
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxtyping import install_import_hook
+
+with install_import_hook("posterase", "beartype.beartype"):
+    import posterase
+
+import jax
+import pytest
+
+
+@pytest.fixture
+def x64() -> Iterator[None]:
+    """64-bit numbers, for closed forms."""
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(params=["float32", "float64"])
+def precision(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The same test in both precisions."""
+    with jax.enable_x64(request.param == "float64"):
+        yield request.param
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", type=Path, help="write commit, date and counts of this run to a JSON file")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if jax.default_backend() == "cpu":
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no GPU here"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Written even when tests failed: the record says what the last full run found."""
+    target = config.getoption("--record")
+    if target is None:
+        return
+    counts = {kind: len(terminalreporter.getreports(kind)) for kind in ("passed", "failed", "error", "skipped")}
+    record = {
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--", ".", f":!{target}")),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "counts": counts,
+        "backend": jax.default_backend(),
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "posterase": posterase.__version__,
+    }
+    target.write_text(json.dumps(record, indent=2) + "\n")
+    terminalreporter.write_line(f"record of this run: {target}")
+
+
+def _git(*arguments: str) -> str:
+    root = Path(__file__).parent.parent
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,54 @@
+"""Assertions about random numbers, each with a stated false-alarm rate.
+
+`FALSE_ALARM` is the chance that a correct algorithm fails one assertion, however many numbers it compares. Keys are
+fixed, so a test that passes goes on passing; the rate says how likely the key was to be an unlucky one.
+
+Every test of a random algorithm that uses these has a broken twin in `BROKEN`, which must be rejected: a test that
+cannot fail shows nothing.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+FALSE_ALARM = 1e-5
+
+BROKEN = {"sign flipped": -1.0, "nothing deleted": 0.0, "deleted twice": 2.0}
+"""What multiplies the likelihood of the removed rows in each broken twin; 1 is right."""
+
+
+def assert_moments(
+    draws: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    weights: np.ndarray | None = None,
+    false_alarm: float = FALSE_ALARM,
+) -> None:
+    """Independent (weighted) draws, shaped `(n, …)`, have this mean and this variance in every element.
+
+    A z-test for each mean and each variance, Bonferroni corrected. The standard errors are those of a weighted mean,
+    from the draws themselves.
+    """
+    n = len(draws)
+    weights = np.full(n, 1 / n) if weights is None else np.asarray(weights, float) / np.sum(weights)
+    centred = draws.astype(float) - mean
+    scores = [_z(weights, centred), _z(weights, centred**2 - variance)]
+    worst = max(float(np.max(np.abs(score))) for score in scores)
+    limit = norm.isf(false_alarm / 2 / sum(np.size(score) for score in scores))
+    assert worst < limit, f"|z| = {worst:.2f} exceeds {limit:.2f} (means {scores[0]}, variances {scores[1]})"
+
+
+def _z(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """How many standard errors the weighted mean of `values` is from 0."""
+    column = weights.reshape(-1, *[1] * (values.ndim - 1))
+    return (column * values).sum(axis=0) / np.sqrt((column**2 * values**2).sum(axis=0))
+
+
+@contextmanager
+def rejected() -> Iterator[None]:
+    """The broken twin inside must fail its assertion."""
+    with pytest.raises(AssertionError, match="exceeds"):
+        yield

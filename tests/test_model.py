@@ -1,0 +1,223 @@
+"""The three functions, rows that keep their ids, what a kept model still holds, and the additivity check."""
+
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import posterase as pe
+from posterase import model as model_file
+from posterase.errors import DensityShapeError, NotFactorisedError, RowsAlreadyRemovedError
+from tests.oracles import ORACLES, GammaPoisson, LinearRegression
+
+
+def one_draw(draws: pe.Draws, at: int = 0):
+    return jax.tree.map(lambda leaf: leaf[at], draws.flat())
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_full_is_kept_plus_removed(oracle, data):
+    with jax.enable_x64(True):
+        known = oracle.make()
+        rows = data.draw(st.lists(st.integers(0, known.n_rows - 1), min_size=1, max_size=9, unique=True))
+        model = known.model()
+        full, kept, removed = pe.split(model, model.removal(rows))
+        draws = pe.Draws(known.sample(np.arange(known.n_rows), (1, 1), seed=3))
+        theta = model.unconstrain(one_draw(draws))
+        np.testing.assert_allclose(full(theta), kept(theta) + removed(theta), rtol=1e-12)
+
+
+@pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
+def test_densities_are_the_closed_forms(oracle, x64):
+    """Differences of log densities between two draws equal those of the exact posterior, Jacobian included."""
+    known = oracle.make()
+    model = known.model()
+    kept_rows = np.setdiff1d(np.arange(known.n_rows), [1, 4])
+    draws = pe.Draws(known.sample(kept_rows, (1, 2), seed=5))
+    first, second = (model.unconstrain(one_draw(draws, at)) for at in (0, 1))
+    kept = pe.split(model, model.removal([1, 4])).kept
+    np.testing.assert_allclose(kept(first) - kept(second), exact_difference(known, kept_rows, draws), rtol=1e-9)
+
+
+def exact_difference(known, rows, draws):
+    name = draws.names[0]
+    x, y = np.asarray(draws.params[name])[0]
+    if isinstance(known, LinearRegression):
+        mean, precision = known.mean(rows), known.precision(rows)
+        return -0.5 * ((x - mean) @ precision @ (x - mean) - (y - mean) @ precision @ (y - mean))
+    a, b = known.shapes(rows)
+    if isinstance(known, GammaPoisson):  # density of log(rate): the Jacobian adds one to the power
+        return a * np.log(x / y) - b * (x - y)
+    return a * np.log(x / y) + b * np.log((1 - x) / (1 - y))
+
+
+def test_rows_keep_their_ids_through_several_requests(x64):
+    known = LinearRegression.make()
+    model = known.model()
+    second = model.without(model.removal([7, 3])).without(model.removal([20]))
+    np.testing.assert_array_equal(second.row_ids, np.setdiff1d(np.arange(60), [3, 7, 20]))
+    assert second.n_rows == 57
+    with pytest.raises(RowsAlreadyRemovedError, match="row 3 was removed before"):
+        second.removal([3, 8])
+    at_once = model.without(model.removal([3, 7, 20]))
+    theta = {"beta": jnp.array([0.3, -0.2, 0.9])}
+    np.testing.assert_allclose(second.log_density(theta), at_once.log_density(theta), rtol=1e-13)
+
+
+def test_nothing_of_the_removed_rows_is_left_in_the_kept_model():
+    known = LinearRegression.make()
+    model = known.model()
+    kept = model.without(model.removal([7, 3]))
+    for row in (3, 7):
+        assert not np.isclose(np.asarray(kept.data["y"]), known.y[row], atol=1e-6).any()
+    np.testing.assert_array_equal(np.delete(kept.data["X"], [3, 7], axis=0), np.delete(model.data["X"], [3, 7], axis=0))
+
+
+def test_masks_and_ids_mean_the_same():
+    model = LinearRegression.make().model()
+    mask = np.zeros(60, bool)
+    mask[[5, 9]] = True
+    np.testing.assert_array_equal(model.removal(mask).row_ids, model.removal([5, 9]).row_ids)
+    assert repr(model.removal(range(10))) == "Removal of 10 rows: 0, 1, 2, 3, 4, 5, 6, 7, …"
+
+
+def test_blocks_change_nothing(monkeypatch, x64):
+    """Rows that do not divide into blocks are each counted once, in values and in derivatives."""
+    known = LinearRegression.make(rows=1000)
+    model = known.model()
+    theta = {"beta": jnp.array([0.3, -0.2, 0.9])}
+    whole = jax.value_and_grad(model.log_density)(theta)
+    hessian = jax.hessian(model.log_density)(theta)
+    monkeypatch.setattr(model_file, "BLOCK_ELEMENTS", 1)  # blocks of 256 rows: 1000 is no multiple
+    assert model.elements(1000) == 256 * 4
+    blocked = jax.value_and_grad(model.log_density)(theta)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), whole, blocked)
+    blocked_hessian = jax.hessian(model.log_density)(theta)
+    np.testing.assert_allclose(blocked_hessian["beta"]["beta"], hessian["beta"]["beta"], rtol=1e-12)
+
+
+def test_jit_and_vmap(precision):
+    known = GammaPoisson.make()
+    model = known.model()
+    draws = pe.Draws(known.sample(np.arange(known.n_rows), (1, 5), seed=0))
+    thetas = jax.vmap(model.unconstrain)(draws.flat())
+    removed = pe.split(model, model.removal([2])).removed
+    together = jax.jit(jax.vmap(removed))(thetas)
+    one_by_one = [removed(jax.tree.map(lambda leaf, at=at: leaf[at], thetas)) for at in range(5)]
+    assert together.dtype == precision
+    np.testing.assert_allclose(together, jnp.stack(one_by_one), rtol=1e-5 if precision == "float32" else 1e-12)
+
+
+def test_functions_are_checked_at_construction_without_computing():
+    calls = []
+
+    def log_likelihood(p, data):
+        calls.append(isinstance(data["y"], jax.core.Tracer))
+        return -((data["y"] - p["mu"]) ** 2)
+
+    pe.Model(lambda p: -(p["mu"] ** 2), log_likelihood, {"y": np.arange(5.0)}, params={"mu": 0.0})
+    assert calls
+    assert all(calls)
+
+
+def test_a_likelihood_bound_to_the_number_of_rows_is_named():
+    offset = jnp.arange(5.0)
+    with pytest.raises(DensityShapeError, match="any number of rows"):
+        pe.Model(lambda p: -p, lambda p, y: -((y - offset - p) ** 2), np.zeros(5), params=0.0)
+
+
+# --- likelihoods that do not factorise
+
+
+def gaussian(log_likelihood, y):
+    model = pe.Model(lambda p: -0.5 * p["mu"] ** 2, log_likelihood, {"y": y})
+    return model, pe.Draws({"mu": np.random.default_rng(0).normal(size=(2, 50))}), model.removal([4, 11])
+
+
+Y = np.random.default_rng(1).normal(size=40)
+
+
+def test_additivity_holds_where_rows_are_independent(precision):
+    model, draws, removal = gaussian(lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2, Y)
+    model.check_additivity(draws, removal)
+
+
+@pytest.mark.parametrize(
+    "coupled",
+    [
+        lambda p, data: -0.5 * (data["y"] - data["y"].mean() - p["mu"]) ** 2,
+        lambda p, data: -0.5 * (data["y"] - p["mu"] * jnp.roll(data["y"], 1)) ** 2,
+        lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2 / len(data["y"]),
+    ],
+    ids=["centred inside", "looks at the row before", "divided by the number of rows"],
+)
+def test_coupled_rows_are_caught(coupled, precision):
+    model, draws, removal = gaussian(coupled, Y)
+    with pytest.raises(NotFactorisedError, match="full − kept is not removed"):
+        model.check_additivity(draws, removal)
+
+
+def test_a_faint_coupling_is_caught_in_float32():
+    """One row in 20,000 changes a mean by 1e-4 and a row's likelihood by less: float32 alone would not see it."""
+    y = np.random.default_rng(2).normal(size=20_000)
+    model, draws, removal = gaussian(lambda p, data: -0.5 * (data["y"] - 1e-3 * data["y"].mean() - p["mu"]) ** 2, y)
+    with pytest.raises(NotFactorisedError):
+        model.check_additivity(draws, removal)
+
+
+# --- masked models: a stationary AR(1), whose rows are not independent
+
+
+def autoregression(honest: bool = True):
+    def log_density(p, data, present):
+        y = data["y"]
+        if not honest:
+            terms = -0.5 * (y[1:] - p["rho"] * y[:-1]) ** 2
+            return jnp.sum(jnp.where(present[1:], terms, 0)) - 0.5 * p["rho"] ** 2
+        # A missing value is a gap: the next one depends on the last present one, gap steps back.
+        index = jnp.arange(len(y))
+        last = jax.lax.associative_scan(jnp.maximum, jnp.where(present, index, -1))
+        before = jnp.concatenate([jnp.array([-1]), last[:-1]])
+        power = p["rho"] ** (index - before)
+        mean = jnp.where(before >= 0, power * y[jnp.maximum(before, 0)], 0.0)
+        variance = jnp.where(before >= 0, 1 - power**2, 1.0)
+        terms = -0.5 * ((y - mean) ** 2 / variance + jnp.log(variance))
+        return jnp.sum(jnp.where(present, terms, 0))
+
+    y = np.random.default_rng(3).normal(size=30)
+    model = pe.MaskedModel(log_density, {"y": y}, transforms={"rho": pe.unit_interval}, params={"rho": 0.5})
+    draws = pe.Draws({"rho": np.random.default_rng(4).uniform(0.1, 0.9, size=(2, 30))})
+    return model, draws
+
+
+def test_a_masked_model_gives_the_exact_marginal(x64):
+    """Against the Gaussian density of the kept values, with the AR(1) covariance written out."""
+    model, draws = autoregression()
+    kept_rows = np.setdiff1d(np.arange(30), [5, 6, 17])
+    kept = model.without(model.removal([5, 6, 17]))
+
+    def exact(rho):
+        covariance = rho ** np.abs(np.subtract.outer(kept_rows, kept_rows))
+        y = np.asarray(model.data["y"])[kept_rows]
+        return -0.5 * (y @ np.linalg.solve(covariance, y) + np.linalg.slogdet(covariance)[1])
+
+    for rho in (0.2, 0.7):
+        np.testing.assert_allclose(kept.log_joint({"rho": jnp.array(rho)}), exact(rho), rtol=1e-10)
+
+
+def test_a_masked_model_that_honours_its_mask_passes(precision):
+    model, draws = autoregression()
+    model.check_additivity(draws, model.removal([5, 17]))
+    full, kept, removed = pe.split(model, model.removal([5, 17]))
+    theta = model.unconstrain({"rho": jnp.array(0.4)})
+    np.testing.assert_allclose(full(theta) - kept(theta), removed(theta), rtol=1e-4)
+
+
+def test_a_masked_model_that_peeks_is_caught(precision):
+    model, draws = autoregression(honest=False)
+    with pytest.raises(NotFactorisedError, match="must not look at rows where the mask is false"):
+        model.check_additivity(draws, model.removal([5, 17]))
