@@ -329,7 +329,7 @@ def _labels(
                 "name every axis after (chain, draw), in order.",
             )
         named[name] = event
-    labelled = coords if isinstance(coords, xr.Dataset) else xr.Dataset(coords=coords)
+    labelled = xr.Dataset(coords=coords.coords if isinstance(coords, xr.Dataset) else coords)
     for name, shape in shapes.items():
         for dim, size in zip((*SAMPLE_DIMS, *named[name]), shape, strict=True):
             if labelled.sizes.get(dim, size) != size:

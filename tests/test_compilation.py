@@ -1,0 +1,93 @@
+"""One compilation a model, not one a request: counted by how often the user's functions are traced."""
+
+import jax
+import numpy as np
+import pytest
+
+import posterase as pe
+
+ERASERS = {
+    "Reweight": lambda n: pe.Reweight(),
+    "InfluenceShift": lambda n: pe.InfluenceShift(),
+    "InfluenceShift, CG": lambda n: pe.InfluenceShift(solver=pe.CG(rtol=1e-4)),
+    "InfluenceShift, Neumann with a scale that follows the rows": lambda n: pe.InfluenceShift(
+        hessian="full", solver=pe.Neumann(order=8, scale=1 / n)
+    ),
+}
+
+
+def counting_model():
+    """Counts traces with real numbers to come; shape checks by eval_shape are counted apart."""
+    traces = []
+
+    def log_likelihood(p, data):
+        traces.append(data["y"].shape)
+        return -0.5 * (data["y"] - p["mu"]) ** 2
+
+    y = np.random.default_rng(0).normal(size=200)
+    return pe.Model(lambda p: -0.5 * p["mu"] ** 2, log_likelihood, {"y": y}), traces
+
+
+def compilations(run) -> int:
+    """How many programs XLA is given to compile."""
+    count = [0]
+
+    def listener(event: str, duration: float, **_: object) -> None:
+        count[0] += event == "/jax/core/compile/backend_compile_duration"
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        run()
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+    return count[0]
+
+
+@pytest.mark.parametrize("eraser", ERASERS.values(), ids=ERASERS)
+def test_requests_of_one_bucket_share_a_compilation(eraser):
+    model, traces = counting_model()
+    draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
+    eraser(200)(0, model, draws, model.removal(range(17)))
+    checks_only = len(traces)
+    model.check(draws)
+    checks_only = len(traces) - checks_only
+    before = len(traces)
+
+    def more_requests() -> None:
+        for size in (18, 25, 32):
+            eraser(200 - size)(0, model, draws, model.removal(range(size)))
+
+    assert compilations(more_requests) == 0
+    # What is left are the checks by shape, which compute and compile nothing: two models are checked a request at most,
+    # and Reweight asks once whether the likelihood takes float64.
+    assert len(traces) - before <= 3 * (2 * checks_only + 1)
+
+
+@pytest.mark.parametrize("eraser", ERASERS.values(), ids=ERASERS)
+def test_the_next_request_on_the_kept_model_shares_it_too(eraser):
+    model, _ = counting_model()
+    draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
+    first = model.removal(range(20))
+    eraser(200)(0, model, draws, first)
+    kept = model.without(first)
+
+    def next_request() -> None:
+        eraser(180)(0, kept, draws, kept.removal(range(50, 80)))
+
+    assert compilations(next_request) == 0
+
+
+def test_another_bucket_compiles_and_the_counter_sees_it():
+    """The counter's own twin: were it blind, the tests above could not fail."""
+    model, _ = counting_model()
+    draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
+    pe.Reweight()(0, model, draws, model.removal(range(17)))
+    assert compilations(lambda: pe.Reweight()(0, model, draws, model.removal(range(33)))) > 0
+
+
+@pytest.mark.parametrize(("rows", "bucket"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (100, 128)])
+def test_buckets(rows, bucket):
+    model, _ = counting_model()
+    removal = model.removal(range(rows))
+    assert removal.rows.shape == (bucket,)
+    assert removal.n_rows == rows

@@ -1,0 +1,230 @@
+"""What all erasers share: one call, untouched input, labels kept; then each against closed forms and broken twins."""
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+import posterase as pe
+from tests.oracles import ORACLES, GammaPoisson, LinearRegression
+from tests.statistical import BROKEN, assert_moments, rejected
+
+ERASERS = {
+    "Reweight": pe.Reweight(),
+    "InfluenceShift": pe.InfluenceShift(),
+    "InfluenceShift, the paper's": pe.InfluenceShift(hessian="full", solver=pe.Neumann(order=40, scale=0.001)),
+    "InfluenceShift, CG on some draws": pe.InfluenceShift(solver=pe.CG(), samples=30),
+}
+CHAINS, DRAWS = 4, 2500
+
+
+# --- the protocol
+
+
+@pytest.mark.parametrize("eraser", ERASERS.values(), ids=ERASERS)
+def test_protocol(eraser, precision):
+    known = LinearRegression.make()
+    model = known.model()
+    draws = pe.Draws(
+        known.sample(np.arange(60), (2, 50), seed=0), dims={"beta": ["term"]}, coords={"term": ["a", "b", "c"]}
+    )
+    before = jax.tree.map(np.array, draws)
+    removal = model.removal([3, 8])
+    erased = eraser(0, model, draws, removal)
+    assert isinstance(erased, pe.Erased)
+    assert erased.draws.labels == draws.labels
+    assert eqx.tree_equal(jax.tree.map(np.array, draws), before)
+    assert eqx.tree_equal(eraser(0, model, draws, removal).draws, erased.draws), "not deterministic given the key"
+    assert isinstance(erased.result.passed, bool)
+    assert erased.result.passed or erased.result.advice
+    assert str(erased)
+    for leaf in jax.tree.leaves(erased.draws):
+        assert leaf.dtype == precision
+    tree = erased.draws.to_arviz()
+    assert list(tree["posterior"].coords["term"].values) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("eraser", ERASERS.values(), ids=ERASERS)
+def test_order_of_rows_does_not_matter(eraser, x64):
+    known = GammaPoisson.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (2, 50), seed=0))
+    one, other = (eraser(0, model, draws, model.removal(rows)).draws for rows in ([1, 5, 7], [7, 1, 5]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one, other)
+
+
+@pytest.mark.parametrize("eraser", ERASERS.values(), ids=ERASERS)
+def test_a_constant_in_the_likelihood_changes_nothing(eraser, x64):
+    known = GammaPoisson.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (2, 50), seed=0))
+    lifted = pe.Model(
+        model.log_prior, lambda p, data: model.log_likelihood(p, data) + 7.0, model.data, transforms=model.transforms
+    )
+    one, other = (eraser(0, each, draws, each.removal([1, 5])).draws for each in (model, lifted))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one, other)
+
+
+def test_a_masked_model_is_erased_as_its_factorised_twin(x64):
+    known = LinearRegression.make()
+    factorised = known.model()
+
+    def log_density(p, data, present):
+        return factorised.log_prior(p) + (present * factorised.log_likelihood(p, data)).sum()
+
+    masked = pe.MaskedModel(log_density, factorised.data)
+    draws = pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
+    for eraser in ERASERS.values():
+        one, other = (eraser(0, each, draws, each.removal([3, 8])).draws for each in (factorised, masked))
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9), one, other)
+
+
+# --- Reweight against closed forms
+
+
+def reweighted(known, rows, factor, seed):
+    draws = pe.Draws(known.sample(np.arange(known.n_rows), (CHAINS, DRAWS), seed))
+    model = known.model(factor)
+    return pe.Reweight()(0, model, draws, model.removal(rows))
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
+def test_reweight_gives_the_kept_posterior(oracle, precision):
+    """Mean and variance of the weighted draws are those of the exact kept posterior; broken twins are rejected."""
+    known = oracle.make()
+    removed = {"LinearRegression": [0, 7, 21], "BetaBernoulli": [0, 1, 2, 3, 5, 8], "GammaPoisson": [1, 4]}
+    rows = removed[oracle.__name__]
+    kept = np.setdiff1d(np.arange(known.n_rows), rows)
+
+    def check(factor: float) -> None:
+        erased = reweighted(known, rows, factor, seed=11)
+        values = np.asarray(erased.draws.params[erased.draws.names[0]])
+        flat = values.reshape(CHAINS * DRAWS, *values.shape[2:])
+        assert_moments(flat, known.mean(kept), known.variance(kept), np.asarray(erased.draws.weights).ravel())
+
+    check(1.0)
+    for factor in BROKEN.values():
+        with rejected():
+            check(factor)
+
+
+@pytest.mark.statistical
+def test_reweight_continues_from_weighted_draws():
+    """Two requests, one after the other, end where both at once end: in the exact kept posterior."""
+    known = LinearRegression.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (CHAINS, DRAWS), seed=3))
+    first = model.removal([0, 7])
+    once = pe.Reweight()(0, model, draws, first)
+    kept_model = model.without(first)
+    twice = pe.Reweight()(0, kept_model, once.draws, kept_model.removal([21]))
+    kept = np.setdiff1d(np.arange(60), [0, 7, 21])
+    values = np.asarray(twice.draws.flat()["beta"])
+    assert_moments(values, known.mean(kept), known.variance(kept), np.asarray(twice.draws.weights).ravel())
+    forgot_the_first = pe.Reweight()(0, kept_model, draws, kept_model.removal([21]))
+    with rejected():
+        weights = np.asarray(forgot_the_first.draws.weights).ravel()
+        assert_moments(values, known.mean(kept), known.variance(kept), weights)
+
+
+def test_reweight_says_when_not_to_trust_it():
+    known = LinearRegression.make()
+    good = reweighted(known, [5], 1.0, seed=0)
+    assert good.result.passed
+    assert good.diagnostics.pareto_k < 0.7 == good.diagnostics.threshold
+    bad = reweighted(known, np.argsort(-np.abs(known.y))[:40], 1.0, seed=0)
+    assert not bad.result.passed
+    assert bad.diagnostics.ess < 100 < good.diagnostics.ess
+    assert "InfluenceShift" in bad.result.advice
+
+
+# --- InfluenceShift against closed forms
+
+
+@pytest.mark.parametrize("solver", [None, pe.CG(rtol=1e-13), pe.Neumann(order=20_000, scale=1e-3)], ids=str)
+def test_kept_hessian_moves_a_gaussian_mean_exactly(solver, x64):
+    """On a Gaussian posterior the Newton step is the difference of the two exact means, to 1e-8."""
+    known = LinearRegression.make()
+    rows = np.array([2, 5, 11, 40])
+    model, draws = known.model(), pe.Draws(known.antithetic(np.arange(60), pairs=20, seed=0))
+    erased = pe.InfluenceShift(hessian="kept", solver=solver)(0, model, draws, model.removal(rows))
+    exact = known.mean(np.setdiff1d(np.arange(60), rows)) - known.mean(np.arange(60))
+    np.testing.assert_allclose(erased.diagnostics.shift["beta"], exact, atol=1e-8, rtol=0)
+    np.testing.assert_allclose(erased.draws.params["beta"], draws.params["beta"] + exact, atol=1e-8, rtol=0)
+    assert erased.result.passed
+
+
+def test_full_hessian_is_the_exact_first_order_term(x64):
+    """The paper's shift is −∂δ̂/∂τ at τ = 0: here −H⁻¹ Xᵀ(y − Xm)/noise² over the removed rows, in closed form."""
+    known = LinearRegression.make()
+    rows = np.array([2, 5, 11, 40])
+    model, draws = known.model(), pe.Draws(known.antithetic(np.arange(60), pairs=20, seed=0))
+    erased = pe.InfluenceShift(hessian="full")(0, model, draws, model.removal(rows))
+    everything = np.arange(60)
+    residuals = known.y[rows] - known.X[rows] @ known.mean(everything)
+    exact = -np.linalg.solve(known.precision(everything), known.X[rows].T @ residuals / known.noise**2)
+    np.testing.assert_allclose(erased.diagnostics.shift["beta"], exact, atol=1e-10, rtol=0)
+
+
+def test_weighted_draws_weigh_in_the_expectations(x64):
+    """Draws of another Gaussian, weighted to the posterior by quadrature, give the posterior's shift."""
+    known = GammaPoisson.make()
+    model, removal = known.model(), known.model().removal([3])
+    nodes = np.linspace(-4, 3, 800)
+    a, b = known.shapes(np.arange(12))
+    weighted = pe.Draws({"rate": np.exp(nodes)[None]}, (a * nodes - b * np.exp(nodes))[None])
+    shift = pe.InfluenceShift()(0, model, weighted, removal).diagnostics.shift["rate"]
+    # On u = log(rate): E[y − rate] over the removed row, and −E∇² = E[rate]·(rows kept + b).
+    mean = known.mean(np.arange(12))
+    np.testing.assert_allclose(shift, -(known.y[3] - mean) / (mean * (11 + known.b)), rtol=1e-9)
+
+
+@pytest.mark.statistical
+def test_influence_shift_lands_on_the_kept_mean(precision):
+    """With random draws: the mean after the shift is the exact kept mean, within its error; broken twins are not."""
+    known = LinearRegression.make()
+    rows = np.array([2, 5, 11, 40])
+    kept = np.setdiff1d(np.arange(60), rows)
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (CHAINS, DRAWS), seed=8))
+    erased = pe.InfluenceShift()(0, model, draws, model.removal(rows))
+    shift = np.asarray(erased.diagnostics.shift["beta"])
+    original = np.asarray(draws.flat()["beta"])
+
+    def check(factor: float) -> None:
+        # A shift leaves the spread as it was: the variance to expect is still that of the full posterior.
+        assert_moments(original + factor * shift, known.mean(kept), known.variance(np.arange(60)))
+
+    check(1.0)
+    for factor in BROKEN.values():
+        with rejected():
+            check(factor)
+    np.testing.assert_allclose(np.asarray(erased.draws.flat()["beta"]), original + shift, rtol=1e-4, atol=1e-5)
+
+
+def test_samples_are_picked_by_the_key(x64):
+    known = GammaPoisson.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (2, 500), seed=0))
+    eraser = pe.InfluenceShift(samples=20)
+    shifts = [float(eraser(key, model, draws, model.removal([3])).diagnostics.shift["rate"]) for key in range(20)]
+    everything = float(pe.InfluenceShift()(0, model, draws, model.removal([3])).diagnostics.shift["rate"])
+    assert len(set(shifts)) == 20
+    assert np.mean(shifts) == pytest.approx(everything, abs=5 * np.std(shifts) / np.sqrt(20))
+
+
+def test_a_damped_series_says_so():
+    known = LinearRegression.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
+    damped = pe.InfluenceShift(solver=pe.Neumann(order=2, scale=1e-4))(0, model, draws, model.removal([3]))
+    assert not damped.result.passed
+    assert "damped" in damped.result.reason
+    assert "most in beta" in damped.result.reason
+    assert damped.diagnostics.left_out["beta"] == pytest.approx(damped.diagnostics.relative_residual)
+    diverging = pe.InfluenceShift(solver=pe.Neumann(order=3, scale=0.1))(0, model, draws, model.removal([3]))
+    assert not diverging.result.passed
+    assert "diverges" in diverging.result.reason
+
+
+def test_covariance_gap_of_like_rows():
+    """Half of all rows gone: ½(−½ + log 2) nats a dimension, three dimensions."""
+    known = LinearRegression.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
+    erased = pe.InfluenceShift()(0, model, draws, model.removal(np.arange(30)))
+    assert erased.diagnostics.covariance_gap == pytest.approx(3 * 0.5 * (-0.5 + np.log(2)))

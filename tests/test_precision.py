@@ -1,0 +1,93 @@
+"""Weights from float32 draws and data are as good as from float64 ones, with a million rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import posterase as pe
+from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.numerics.densities import evaluate, expectation
+
+ROWS = 1_000_000
+
+
+def regression():
+    """y ~ N(μ, σ) with σ unknown: every row subtracts the same rounded log σ, which no way of summing mends."""
+    rng = np.random.default_rng(0)
+    y = rng.normal(1.3, 0.7, ROWS).astype(np.float32)
+    draws = {
+        "mu": rng.normal(1.3, 0.7e-3, (1, 12)).astype(np.float32),
+        "sigma": (0.7 * np.exp(rng.normal(0, 0.7e-3, (1, 12)))).astype(np.float32),
+    }
+
+    def log_likelihood(p, data):
+        return -0.5 * ((data - p["mu"]) / p["sigma"]) ** 2 - jnp.log(p["sigma"])
+
+    return pe.Model(lambda p: -p["sigma"], log_likelihood, y, transforms={"sigma": pe.positive}), draws, y
+
+
+def exact(draws, y):
+    """Σ log p(y | θ) in numpy's float64, at the very same float32 numbers."""
+    y = y.astype(np.float64)
+    values = []
+    for mu, sigma in zip(draws["mu"][0].astype(float), draws["sigma"][0].astype(float), strict=True):
+        values.append(np.sum(-0.5 * ((y - mu) / sigma) ** 2) - len(y) * np.log(sigma))
+    return np.array(values)
+
+
+def differences(values):
+    values = np.asarray(values, np.float64).ravel()
+    return values - values[0]
+
+
+def test_removing_half_a_million_rows():
+    model, draws, y = regression()
+    removal = model.removal(np.arange(ROWS // 2))
+    ours = evaluate(RemovedLogLikelihood(model, removal), pe.Draws(draws))
+    assert ours.dtype == np.float64
+    np.testing.assert_allclose(differences(ours), differences(exact(draws, y[: ROWS // 2])), atol=0.01)
+
+
+def test_density_of_a_million_rows():
+    model, draws, y = regression()
+    ours = evaluate(LogDensity(model), pe.Draws(draws))
+    jacobian_and_prior = np.log(draws["sigma"][0].astype(float)) - draws["sigma"][0].astype(float)
+    expected = differences(exact(draws, y) + jacobian_and_prior)
+    np.testing.assert_allclose(differences(ours), expected, atol=0.01)
+    # The twin that must fail: the same sum, evaluated as it stands in float32.
+    thetas = jax.vmap(model.unconstrain)(pe.Draws(draws).flat())
+    naive = differences(jax.jit(jax.vmap(model.log_density))(thetas))
+    assert np.abs(naive - expected).max() > 0.01
+
+
+def test_likelihoods_bound_to_float32_are_summed_in_float64():
+    """A loop with a float32 carry cannot be traced in float64; its rows are still summed there."""
+    y = np.random.default_rng(0).normal(3.0, 1.0, 200_000).astype(np.float32)
+
+    def log_likelihood(p, data):
+        return jax.lax.fori_loop(0, 1, lambda _, c: c - (data - p["mu"]) ** 2, jnp.zeros(data.shape, jnp.float32))
+
+    model = pe.Model(lambda p: 0.0 * p["mu"], log_likelihood, y)
+    draws = {"mu": np.array([[3.0, 3.001, 2.999]], np.float32)}
+    ours = evaluate(LogDensity(model), pe.Draws(draws))
+    expected = [-np.sum((y - mu).astype(np.float32).astype(float) ** 2) for mu in draws["mu"][0]]
+    np.testing.assert_allclose(differences(ours), differences(expected), atol=0.01)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_results_keep_the_precision_of_the_draws(dtype, precision):
+    draws = pe.Draws({"mu": np.zeros((2, 40), dtype) + np.linspace(0, 1, 40, dtype=dtype)})
+    expected = jnp.zeros((), dtype).dtype if precision == "float64" else np.float32
+    model = pe.Model(lambda p: -(p["mu"] ** 2), lambda p, y: -((y - p["mu"]) ** 2), np.linspace(0, 1, 30))
+    for eraser in (pe.Reweight(), pe.InfluenceShift(), pe.InfluenceShift(solver=pe.CG())):
+        assert eraser(0, model, draws, model.removal([3])).draws.params["mu"].dtype == expected
+
+
+def test_expectations_do_not_depend_on_the_batches(x64):
+    thetas = jax.random.normal(jax.random.key(0), (103, 2))
+    weights = jax.nn.softmax(jax.random.normal(jax.random.key(1), (103,)))
+    whole = expectation(lambda theta: theta**2, thetas, weights, elements=1)
+    for elements in (2**22, 2**20, 2**17):
+        batched = expectation(lambda theta: theta**2, thetas, weights, elements)
+        np.testing.assert_allclose(batched, whole, rtol=1e-12)

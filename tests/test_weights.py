@@ -1,0 +1,82 @@
+"""Smoothed weights: the sign, the threshold, and tails that leave nothing to fit."""
+
+import numpy as np
+import pytest
+
+from posterase.numerics.weights import pareto_k_threshold, relative_efficiency, smooth
+
+
+def pareto(k: float, shape=(4, 1000), seed: int = 0) -> np.ndarray:
+    """Log-weights whose tail has shape k: w = u^(−k)."""
+    return -k * np.log(np.random.default_rng(seed).uniform(size=shape))
+
+
+def test_larger_log_weights_stay_larger():
+    """One function owns the sign: psislw of arviz_stats wants it the other way round."""
+    raw = np.random.default_rng(0).normal(size=(4, 500))
+    smoothed = smooth(raw).log_weights
+    assert np.corrcoef(raw.ravel(), smoothed.ravel())[0, 1] > 0.999
+    assert np.exp(smoothed).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("k", [0.2, 0.5, 0.9, 1.3])
+def test_pareto_k_of_exact_pareto_tails(k):
+    """Against the shape the weights were drawn with; the standard error of k̂ is about (1 + k)/√tail, tail = 190."""
+    estimate = np.mean([smooth(pareto(k, seed=seed)).pareto_k for seed in range(8)])
+    assert estimate == pytest.approx(k, abs=4.5 * (1 + k) / np.sqrt(8 * 190))
+
+
+def test_smoothing_changes_the_tail_only():
+    raw = pareto(0.9)
+    smoothed = smooth(raw).log_weights
+    order = np.argsort(raw, axis=None)
+    shift = smoothed.ravel()[order] - raw.ravel()[order]
+    np.testing.assert_allclose(shift[:3500], shift[0], atol=1e-12)
+    assert np.ptp(shift[-100:]) > 0
+    assert smoothed.max() - smoothed.ravel()[order[0]] <= np.ptp(raw) + 1e-9
+
+
+def test_equal_weights():
+    result = smooth(np.full((4, 100), -700.0))
+    np.testing.assert_allclose(np.exp(result.log_weights), 1 / 400)
+    assert result.pareto_k == 0
+    assert result.ess == pytest.approx(400)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [np.random.default_rng(0).normal(size=(2, 6)), np.repeat([0.0, 1.0], [60, 40])[None]],
+    ids=["too few draws", "a tail of equal values"],
+)
+def test_tails_that_cannot_be_fitted(raw):
+    result = smooth(raw)
+    assert result.pareto_k == np.inf
+    np.testing.assert_allclose(np.exp(result.log_weights), np.exp(raw) / np.exp(raw).sum())
+
+
+@pytest.mark.parametrize(("draws", "threshold"), [(100, 0.5), (1000, 1 - 1 / 3), (10_000, 0.7), (10, 0.0), (1, None)])
+def test_threshold(draws, threshold):
+    if threshold is None:
+        assert pareto_k_threshold(draws) < 0
+    else:
+        assert pareto_k_threshold(draws) == pytest.approx(threshold)
+
+
+def test_ess_of_a_known_case():
+    """Half of the draws weigh nothing: half are left."""
+    raw = np.where(np.arange(2000) % 2, 0.0, -1e3).reshape(2, 1000)
+    raw = raw + 1e-3 * np.random.default_rng(0).normal(size=raw.shape)
+    weights = np.exp(smooth(raw).log_weights)
+    assert 1 / (weights**2).sum() == pytest.approx(1000, rel=0.01)
+
+
+def test_autocorrelated_chains_count_less():
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(4, 2000))
+    chain = np.empty_like(noise)
+    chain[:, 0] = noise[:, 0]
+    for step in range(1, 2000):
+        chain[:, step] = 0.9 * chain[:, step - 1] + np.sqrt(1 - 0.81) * noise[:, step]
+    # An AR(1) chain with ρ = 0.9 has (1 − ρ)/(1 + ρ) = 0.053 effective draws a draw.
+    assert relative_efficiency(0.1 * chain) == pytest.approx(0.053, rel=0.3)
+    assert relative_efficiency(0.1 * noise) > 0.8
