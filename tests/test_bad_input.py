@@ -193,7 +193,7 @@ def test_thinning(step):
 
 
 def test_transforms():
-    with pytest.raises(errors.InvalidTransformError, match="pe.positive"):
+    with pytest.raises(errors.InvalidTransformError, match=r"pe\.positive"):
         counted_model(transforms={"mu": jnp.exp})
     model, runs = counted_model(transforms={"sigma": pe.positive})
     with pytest.raises(errors.UnknownParameterError, match="transforms names 'sigma'") as caught:

@@ -1,5 +1,6 @@
 """The three functions, rows that keep their ids, what a kept model still holds, and the additivity check."""
 
+import equinox as eqx
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -112,6 +113,25 @@ def test_jit_and_vmap(precision):
     np.testing.assert_allclose(together, jnp.stack(one_by_one), rtol=1e-5 if precision == "float32" else 1e-12)
 
 
+def test_models_are_trees_of_arrays(x64):
+    """They go through jax.jit, jax.vmap and jax.grad like any other, whether their functions are modules or not."""
+
+    class Prior(eqx.Module):
+        width: jax.Array
+
+        def __call__(self, p):
+            return -0.5 * (p["mu"] / self.width) ** 2
+
+    y = np.arange(5.0)
+    plain = pe.Model(lambda p: -0.5 * (p["mu"] / 2.0) ** 2, lambda p, y: -0.5 * (y - p["mu"]) ** 2, y)
+    module = pe.Model(Prior(jnp.array(2.0)), plain.log_likelihood, y)
+    theta = {"mu": jnp.array(0.7)}
+    density = jax.jit(lambda model, theta: model.log_density(theta))
+    np.testing.assert_allclose(density(plain, theta), density(module, theta))
+    by_width = jax.grad(lambda model: model.log_density(theta), allow_int=True)(module).log_prior.width
+    np.testing.assert_allclose(by_width, 0.7**2 / 2.0**3)
+
+
 def test_functions_are_checked_at_construction_without_computing():
     calls = []
 
@@ -196,7 +216,7 @@ def autoregression(honest: bool = True):
 
 def test_a_masked_model_gives_the_exact_marginal(x64):
     """Against the Gaussian density of the kept values, with the AR(1) covariance written out."""
-    model, draws = autoregression()
+    model, _ = autoregression()
     kept_rows = np.setdiff1d(np.arange(30), [5, 6, 17])
     kept = model.without(model.removal([5, 6, 17]))
 

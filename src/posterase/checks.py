@@ -41,7 +41,7 @@ def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
         if len(array) != n_rows:
             raise DataError(
                 f"{first} has {n_rows} rows and {name} has {len(array)}.",
-                "the leading axis of every array in data must be the rows; what is not data belongs into the functions.",
+                "the leading axis of every array in data must be the rows; what is not data belongs in the functions.",
             )
     if n_rows < 2:
         raise DataError(f"data has {n_rows} row(s).", "a removal needs at least two rows, to keep one.")
@@ -222,4 +222,3 @@ def first_bad(bad: Bool[np.ndarray, "..."] | Bool[Array, "..."]) -> tuple[int, .
 
 def _path(path: tuple[Any, ...]) -> str:
     return "data" + jax.tree_util.keystr(path)
-

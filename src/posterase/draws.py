@@ -63,7 +63,7 @@ class Draws(eqx.Module):
     dims
         Names of a parameter's axes after `(chain, draw)`, by parameter name, as in ArviZ.
     coords
-        Coordinate values, by axis name, as in ArviZ.
+        Coordinate values, by axis name, as in ArviZ; or a Dataset with the coordinates to keep.
 
     Examples
     --------
@@ -71,8 +71,8 @@ class Draws(eqx.Module):
     >>> draws = pe.Draws({"mu": np.zeros((4, 250)), "beta": np.ones((4, 250, 3))})
     >>> draws
     Draws: 4 chains × 250 draws, equal weights
-      mu: float32
       beta: float32[3]
+      mu: float32
     """
 
     params: PyTree
@@ -85,14 +85,16 @@ class Draws(eqx.Module):
         log_weights: ArrayLike | None = None,
         *,
         dims: Mapping[str, Sequence[str]] | None = None,
-        coords: Mapping[str, Any] | None = None,
+        coords: Mapping[str, Any] | xr.Dataset | None = None,
     ):
         names = parameter_names(params)
         arrays = {name: _real(name, leaf) for name, leaf in zip(names, jax.tree.leaves(params), strict=True)}
         shape = _sample_shape({name: array.shape for name, array in arrays.items()})
         self.params = jax.tree.unflatten(jax.tree.structure(params), list(arrays.values()))
         self.log_weights = None if log_weights is None else _log_weights(log_weights, shape)
-        self.labels = _labels({name: array.shape for name, array in arrays.items()}, dims or {}, {} if coords is None else coords)
+        self.labels = _labels(
+            {name: array.shape for name, array in arrays.items()}, dims or {}, {} if coords is None else coords
+        )
 
     # --- what is there
 
@@ -210,7 +212,7 @@ class Draws(eqx.Module):
         os.close(handle)
         try:
             self.to_arviz().to_netcdf(beside, engine="h5netcdf")
-            os.replace(beside, target)
+            Path(beside).replace(target)
         finally:
             Path(beside).unlink(missing_ok=True)
         return target
@@ -317,7 +319,7 @@ def _log_weights(log_weights: ArrayLike, shape: tuple[int, int]) -> Float[Array,
 def _labels(
     shapes: Mapping[str, tuple[int, ...]],
     dims: Mapping[str, Sequence[str]],
-    coords: Mapping[str, Any],
+    coords: Mapping[str, Any] | xr.Dataset,
 ) -> Labels:
     check_known(dims, list(shapes), "dims")
     named = {}

@@ -14,12 +14,10 @@ def as_key(key: object) -> Key[Array, ""]:
     """A typed jax key from a seed (`0`), a typed key, or a key of the old kind (two uint32)."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
         return jax.random.key(int(key))
-    if isinstance(key, (jax.Array, np.ndarray)):
-        if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            if key.shape == ():
-                return key
-        elif key.dtype == np.uint32 and key.shape == (2,):
-            return jax.random.wrap_key_data(jnp.asarray(key))
+    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
+        return key
+    if isinstance(key, (jax.Array, np.ndarray)) and key.dtype == np.uint32 and key.shape == (2,):
+        return jax.random.wrap_key_data(jnp.asarray(key))
     raise InvalidKeyError(
         f"key is {_describe(key)}, which is not a random key.",
         "pass a whole number (key=0) or one key from jax.random.key(0).",

@@ -178,8 +178,8 @@ class AbstractModel(eqx.Module):
     def _transformed(self, apply: Callable[[Transform, Array], Any], params: PyTree) -> PyTree:
         leaves, structure = jax.tree.flatten(params)
         names = parameter_names(params)
-        return structure.unflatten(
-            [apply(self.transforms.get(name, real), leaf) for name, leaf in zip(names, leaves, strict=True)]
+        return jax.tree.unflatten(
+            structure, [apply(self.transforms.get(name, real), leaf) for name, leaf in zip(names, leaves, strict=True)]
         )
 
 
@@ -229,8 +229,8 @@ class Model(AbstractModel):
         transforms: Mapping[str, Transform] | None = None,
         params: PyTree | None = None,
     ):
-        self.log_prior = log_prior
-        self.log_likelihood = log_likelihood
+        self.log_prior = _as_node(log_prior)
+        self.log_likelihood = _as_node(log_likelihood)
         self.data, self.present = checks.rows_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
@@ -325,7 +325,7 @@ class MaskedModel(AbstractModel):
         transforms: Mapping[str, Transform] | None = None,
         params: PyTree | None = None,
     ):
-        self.masked_log_density = log_density
+        self.masked_log_density = _as_node(log_density)
         self.data, self.present = checks.rows_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
@@ -409,11 +409,16 @@ def _overwrite(data: PyTree, present: Bool[Array, " rows"], removal: Removal) ->
     return jax.tree.map(lambda leaf: leaf.at[removal.rows].set(leaf[kept]), data), left
 
 
+def _as_node(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A plain function as part of a tree's structure, so that models go through jax.jit; callable modules stay."""
+    return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(function)
+
+
 def _shapes(params: PyTree) -> PyTree:
     """Shapes of an example of one draw's parameters; plain numbers count as real."""
 
     def shape(leaf: Any) -> jax.ShapeDtypeStruct:
         dtype = getattr(leaf, "dtype", widest_float())
-        return jax.ShapeDtypeStruct(np.shape(leaf), jnp.result_type(dtype))
+        return jax.ShapeDtypeStruct(np.shape(leaf), jax.dtypes.canonicalize_dtype(dtype))
 
     return jax.tree.map(shape, params)

@@ -11,6 +11,7 @@ because the core depends on no distribution library; bridges use their library's
 from __future__ import annotations
 
 import abc
+import math
 
 import equinox as eqx
 import jax
@@ -64,50 +65,76 @@ class Identity(Transform):
         return "real"
 
 
-class Bounded(Transform):
-    """x above `low` (exp), below `high` (−exp), or between both (logistic)."""
+class GreaterThan(Transform):
+    """x = low + exp(u)."""
 
-    low: float | None = eqx.field(static=True)
-    high: float | None = eqx.field(static=True)
+    low: float = eqx.field(static=True)
 
     def __check_init__(self) -> None:
-        low, high = self.low, self.high
-        finite = all(bound is None or np.isfinite(bound) for bound in (low, high))
-        if not finite or (low is None and high is None) or (low is not None and high is not None and not low < high):
-            raise InvalidOptionError(
-                f"a transform cannot have the bounds low={low}, high={high}.",
-                "give one finite bound, or two with low < high; leave unbounded parameters out of `transforms`.",
-            )
+        _check_bounds(self.low)
 
     def forward(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
-        if self.high is None:
-            return self.low + jnp.exp(u)
-        if self.low is None:
-            return self.high - jnp.exp(u)
+        return self.low + jnp.exp(u)
+
+    def inverse(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(x - self.low)
+
+    def log_det_jacobian(self, u: Float[Array, "..."]) -> Float[Array, ""]:
+        return jnp.sum(u)
+
+    def contains(self, x: Float[np.ndarray, "chain draw ..."]) -> Bool[np.ndarray, "chain draw ..."]:
+        return x > self.low
+
+    def describe(self) -> str:
+        return "positive" if self.low == 0 else f"greater than {self.low:g}"
+
+
+class LessThan(Transform):
+    """x = high − exp(u)."""
+
+    high: float = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        _check_bounds(self.high)
+
+    def forward(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
+        return self.high - jnp.exp(u)
+
+    def inverse(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.log(self.high - x)
+
+    def log_det_jacobian(self, u: Float[Array, "..."]) -> Float[Array, ""]:
+        return jnp.sum(u)
+
+    def contains(self, x: Float[np.ndarray, "chain draw ..."]) -> Bool[np.ndarray, "chain draw ..."]:
+        return x < self.high
+
+    def describe(self) -> str:
+        return f"less than {self.high:g}"
+
+
+class Interval(Transform):
+    """x = low + (high − low) · logistic(u)."""
+
+    low: float = eqx.field(static=True)
+    high: float = eqx.field(static=True)
+
+    def __check_init__(self) -> None:
+        _check_bounds(self.low, self.high)
+
+    def forward(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
         return self.low + (self.high - self.low) * jax.nn.sigmoid(u)
 
     def inverse(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        if self.high is None:
-            return jnp.log(x - self.low)
-        if self.low is None:
-            return jnp.log(self.high - x)
         return jnp.log(x - self.low) - jnp.log(self.high - x)
 
     def log_det_jacobian(self, u: Float[Array, "..."]) -> Float[Array, ""]:
-        if self.low is None or self.high is None:
-            return jnp.sum(u)
-        return jnp.sum(jnp.log(self.high - self.low) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u))
+        return jnp.sum(math.log(self.high - self.low) + jax.nn.log_sigmoid(u) + jax.nn.log_sigmoid(-u))
 
     def contains(self, x: Float[np.ndarray, "chain draw ..."]) -> Bool[np.ndarray, "chain draw ..."]:
-        low = -np.inf if self.low is None else self.low
-        high = np.inf if self.high is None else self.high
-        return (x > low) & (x < high)
+        return (x > self.low) & (x < self.high)
 
     def describe(self) -> str:
-        if self.high is None:
-            return "positive" if self.low == 0 else f"greater than {self.low:g}"
-        if self.low is None:
-            return f"less than {self.high:g}"
         return f"between {self.low:g} and {self.high:g}"
 
 
@@ -165,19 +192,27 @@ class Simplex(Transform):
         return jnp.log(jnp.arange(free, 0, -1, dtype=dtype))
 
 
-def greater_than(low: float) -> Bounded:
+def greater_than(low: float) -> GreaterThan:
     """x > low."""
-    return Bounded(low=low, high=None)
+    return GreaterThan(low)
 
 
-def less_than(high: float) -> Bounded:
+def less_than(high: float) -> LessThan:
     """x < high."""
-    return Bounded(low=None, high=high)
+    return LessThan(high)
 
 
-def interval(low: float, high: float) -> Bounded:
+def interval(low: float, high: float) -> Interval:
     """low < x < high."""
-    return Bounded(low=low, high=high)
+    return Interval(low, high)
+
+
+def _check_bounds(*bounds: float) -> None:
+    if not all(math.isfinite(bound) for bound in bounds) or list(bounds) != sorted(set(bounds)):
+        raise InvalidOptionError(
+            f"a transform cannot have the bounds {', '.join(map(str, bounds))}.",
+            "bounds are finite, and the lower one is below the upper; leave unbounded parameters out of `transforms`.",
+        )
 
 
 real = Identity()

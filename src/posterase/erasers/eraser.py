@@ -48,6 +48,11 @@ class Erased:
     diagnostics: Any
     """What the eraser measured; a dataclass of its own for each eraser."""
 
+    @property
+    def brief(self) -> str:
+        """Passed or not, and the figure that matters most: "passed, k̂ 0.31"."""
+        return f"{'passed' if self.result.passed else 'not passed'}, {self.diagnostics.brief}"
+
     def __str__(self) -> str:
         return f"{self.result}\n{self.diagnostics}"
 

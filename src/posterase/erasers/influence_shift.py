@@ -61,6 +61,11 @@ class InfluenceShiftDiagnostics:
     solved: Solved
     """The linear solve, with its spectrum where the solver is a series."""
 
+    @property
+    def brief(self) -> str:
+        """The one figure that matters most."""
+        return f"residual {self.relative_residual:.0e}"
+
     def __str__(self) -> str:
         text = (
             f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}; "
@@ -77,7 +82,7 @@ class InfluenceShift(Eraser):
     hessian
         `"kept"`: curvature of the kept rows (a Newton step); `"full"`: of all rows, as in the paper.
     solver
-        `Cholesky()`, `CG()` or `Neumann(order=…, scale=…)`. None: Cholesky for up to 500 parameters, else CG.
+        `Cholesky()`, `CG()` or `Neumann(order=…, scale=…)`. None: Cholesky for up to 100 parameters, else CG.
     samples
         How many stored draws the expectations are taken over, picked at random. None: all of them.
     """
@@ -88,9 +93,13 @@ class InfluenceShift(Eraser):
 
     def __check_init__(self) -> None:
         if self.hessian not in ("kept", "full"):
-            raise InvalidOptionError(f"hessian is {self.hessian!r}.", "use 'kept' (a Newton step) or 'full' (the paper).")
+            raise InvalidOptionError(
+                f"hessian is {self.hessian!r}.", "use 'kept' (a Newton step) or 'full' (the paper)."
+            )
         if self.solver is not None and not isinstance(self.solver, Solver):
-            raise InvalidOptionError(f"solver is {self.solver!r}.", "use CG(), Cholesky() or Neumann(order=…, scale=…).")
+            raise InvalidOptionError(
+                f"solver is {self.solver!r}.", "use CG(), Cholesky() or Neumann(order=…, scale=…)."
+            )
         if self.samples is not None and not (isinstance(self.samples, int) and self.samples >= 1):
             raise InvalidOptionError(f"samples is {self.samples!r}.", "use a whole number of draws, or None for all.")
 
@@ -195,14 +204,14 @@ def _check_support(model: AbstractModel, shifted: Draws) -> None:
     except OutsideSupportError as error:
         raise NonFiniteResultError(
             f"after the shift {error.problem}",
-            "the shift is too long for this precision: remove fewer rows at a time, or switch on 64-bit numbers in jax.",
+            "it is too long for this precision: remove fewer rows at a time, or switch on 64-bit numbers in jax.",
         ) from error
 
 
 def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:
     solved, residual = diagnostics.solved, diagnostics.relative_residual
     if residual <= RESIDUAL_TOLERANCE:
-        return Result(True, f"the shift is solved for (residual {residual:.1e}).")
+        return Result(True, f"the shift is solved for (residual {residual:.0e}); the spread is as it was.")
     if solved.spectrum is not None:
         most = max(diagnostics.left_out, key=lambda name: diagnostics.left_out[name])
         left = f"the series leaves {residual:.0%} of the gradient, most in {most}: {_series_note(solved.spectrum)}"

@@ -40,6 +40,11 @@ class ReweightDiagnostics:
     n_draws: int
     """Number of draws, all chains together."""
 
+    @property
+    def brief(self) -> str:
+        """The one figure that matters most."""
+        return f"k̂ {self.pareto_k:.2f}"
+
     def __str__(self) -> str:
         return f"k̂ {self.pareto_k:.2f} (trusted up to {self.threshold:.2f}), ESS {self.ess:.0f} of {self.n_draws}"
 

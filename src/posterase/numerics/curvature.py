@@ -64,5 +64,3 @@ def ravel_draws(thetas: PyTree) -> Float[Array, "n d"]:
 def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
     """One row of numbers a draw as trees of leaves `(n, …)`."""
     return jax.vmap(ravel_pytree(like)[1])(thetas)
-
-

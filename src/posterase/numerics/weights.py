@@ -10,10 +10,9 @@ Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from arviz_stats.base import array_stats
 from jaxtyping import Float
 
 FEWEST_FOR_EFFICIENCY = 4
@@ -59,7 +58,7 @@ def _pareto_smooth(
     if np.ptp(raw) == 0:
         return raw, 0.0
     try:
-        smoothed, pareto_k = array_stats.psislw(-raw, r_eff=efficiency, axis=(-2, -1))  # psislw negates its input
+        smoothed, pareto_k = _array_stats().psislw(-raw, r_eff=efficiency, axis=(-2, -1))  # psislw negates its input
     except ValueError:  # fewer than five values in the tail, or equal ones: nothing to fit a Pareto to
         return raw, float("inf")
     if not np.isfinite(pareto_k):
@@ -78,5 +77,11 @@ def relative_efficiency(log_weights: Float[np.ndarray, "chain draw"]) -> float:
     weights = np.exp(log_weights - log_weights.max())
     if draws < FEWEST_FOR_EFFICIENCY or np.ptp(weights) == 0:
         return 1.0
-    ess = float(array_stats.ess(weights, chain_axis=-2, draw_axis=-1, method="mean"))
+    ess = float(_array_stats().ess(weights, chain_axis=-2, draw_axis=-1, method="mean"))
     return float(np.clip(ess / (chains * draws), 1 / (chains * draws), 1.0)) if np.isfinite(ess) else 1.0
+
+
+def _array_stats() -> Any:
+    from arviz_stats.base import array_stats  # here, since it takes a second to import
+
+    return array_stats

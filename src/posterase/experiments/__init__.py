@@ -1,0 +1,1 @@
+"""Experiments: data, models and comparisons that posterase shows itself on. An edge: nothing imports it."""

@@ -1,0 +1,1 @@
+"""Ways in from outside: the command line. An edge: nothing imports it."""

@@ -1,0 +1,99 @@
+"""The demo, as a user runs it, and its closed forms."""
+
+import builtins
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from posterase.experiments import diabetes
+from posterase.interfaces import cli
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [Path(sys.executable).with_name("posterase"), *arguments]
+    environment = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_demo_from_the_command_line(tmp_path):
+    done = run("demo", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "Forget one patient (1 of 442 rows)" in done.stdout
+    assert "Forget all patients aged 60 or over (103 of 442 rows)" in done.stdout
+    assert (tmp_path / "posterase-demo.png").stat().st_size > 20_000
+
+
+def test_mistakes_end_in_a_sentence(tmp_path):
+    done = run("demo", "--out", str(tmp_path / "missing"))
+    assert done.returncode == 1
+    assert "error: there is no folder" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_and_help():
+    assert run("--version").stdout == "posterase 0.1.0\n"
+    assert "posterase demo --out" in run("demo", "--help").stdout
+
+
+def test_demo_without_matplotlib(monkeypatch, tmp_path):
+    real = builtins.__import__
+
+    def no_matplotlib(name, *args, **kwargs):
+        if name.startswith("matplotlib"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
+    result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "pip install 'posterase[plots]'" in " ".join(result.output.split())
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def requests():
+    return diabetes.run(seed=3)
+
+
+def test_the_embedded_data_are_scikit_learns():
+    from sklearn.datasets import load_diabetes
+
+    table, patients = load_diabetes(scaled=False), diabetes.load()
+    np.testing.assert_array_equal(patients.age, table.data[:, 0])
+    np.testing.assert_allclose(patients.X[:, 3] * 5 + 25, table.data[:, 2])
+    np.testing.assert_allclose(patients.y * 75 + 150, table.target)
+
+
+def test_the_model_has_the_closed_form_posterior(x64):
+    """Its log density, integrated over β on paper, is that of σ² ~ InverseGamma; checked along σ at the mode of β."""
+    patients = diabetes.load()
+    model, exact = diabetes.make_model(patients), diabetes.Exact(patients, np.arange(442))
+
+    def ours(sigma):
+        return float(model.log_joint({"beta": np.asarray(exact.beta), "sigma": np.asarray(sigma)}))
+
+    def closed(sigma):  # N(β | mean, σ²V) at its mode, times InverseGamma on σ², times 2σ
+        return -11 * np.log(sigma) - (2 * exact.shape + 1) * np.log(sigma) - exact.scale / sigma**2
+
+    assert ours(0.75) - ours(0.65) == pytest.approx(closed(0.75) - closed(0.65), rel=1e-9)
+
+
+def test_what_the_demo_shows(requests):
+    one, group = (dict(zip([o.method for o in r.outcomes], r.outcomes, strict=True)) for r in requests)
+    floor = "floor: exact draws"
+    assert one["Reweight"].verdict.startswith("passed")
+    assert one["Reweight"].mean_error < 2 * one[floor].mean_error
+    assert group["Reweight"].verdict.startswith("not passed")
+    untouched, paper, newton = (
+        group[name].mean_error for name in ("before: nothing erased", "InfluenceShift, the paper's", "InfluenceShift")
+    )
+    assert newton < paper < untouched
+    assert newton < untouched / 4
+    # A shift leaves the spread as it was.
+    assert group["InfluenceShift"].spread_error == pytest.approx(group["before: nothing erased"].spread_error, abs=0.02)

@@ -1,0 +1,110 @@
+"""The package as its users meet it: names, examples, what it imports, what it ships."""
+
+import doctest
+import importlib
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import posterase as pe
+
+ROOT = Path(__file__).parent.parent
+MODULES = [
+    module.name for module in pkgutil.walk_packages(pe.__path__, "posterase.") if module.name != "posterase.erase"
+]
+
+
+@pytest.mark.parametrize("name", ["posterase", *MODULES])
+def test_examples_in_docstrings(name):
+    result = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_file_says_what_it_is_for(name):
+    assert len(importlib.import_module(name).__doc__ or "") > 30
+
+
+def test_the_readmes_ten_lines(capsys):
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    rng = np.random.default_rng(0)
+    y = rng.normal(2.0, 1.5, size=500)
+    posterior = {
+        "mu": y.mean() + 0.067 * rng.normal(size=(4, 500)),
+        "sigma": y.std() + 0.047 * rng.normal(size=(4, 500)),
+    }
+    names = {"y": y, "idata": pe.Draws(posterior).to_arviz()}
+    exec(code, names)
+    assert "passed: importance weights can be trusted" in capsys.readouterr().out
+    assert len(code.splitlines()) <= 17
+
+
+def test_version_is_stated_once():
+    assert f"## {pe.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"version: {pe.__version__}" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_extras_are_not_imported():
+    """The core alone: heavy or optional libraries are imported where they are used."""
+    code = "import posterase, sys; print([m for m in ('matplotlib', 'arviz_stats') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().startswith("[]"), done.stdout
+
+
+def test_the_lock_covers_what_pyproject_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["plots"]]
+    for group in project["dependency-groups"].values():
+        wanted += group
+    lock = (ROOT / "requirements.lock").read_text()
+    for requirement in wanted:
+        name = re.match(r"[A-Za-z0-9_.-]+", requirement).group()
+        assert re.search(rf"(?m)^{re.escape(name)}==", lock), name
+    assert "--hash=sha256" in lock
+    assert "http" not in lock
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_types_and_data(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        tmp_path,
+        ROOT,
+    ]
+    subprocess.run(command, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "posterase/py.typed" in names
+    assert "posterase/experiments/diabetes.csv" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not any(name.startswith("tests") for name in names)
+
+
+def test_the_record_of_the_last_full_run():
+    record = json.loads((ROOT / "tests" / "last_full_run.json").read_text())
+    assert record["counts"]["failed"] == record["counts"]["error"] == 0
+    assert record["counts"]["passed"] > 200
+    assert re.fullmatch(r"[0-9a-f]{40}", record["commit"])
+
+
+def test_keyword_free_public_names():
+    """What DESIGN promises under `pe.`; a change here is a change of the interface."""
+    expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "Reweight", "InfluenceShift", "CG", "Cholesky"}
+    assert expected <= set(dir(pe))
+    assert jnp.exp(0.0) == pe.positive.forward(jnp.array(0.0))
