@@ -52,7 +52,7 @@ def run() -> Iterator[Ratio]:
     draws = pe.Draws(nuts(jax.random.key(0), model))
     kept = model.without(model.removal(np.arange(10)))
     yield compare(
-        f"breast cancer, 10 rows: NUTS refit, {CHAINS} × {WARMUP + DRAWS} steps / InfluenceShift, {CHAINS * DRAWS} draws",
+        f"breast cancer, 10 rows: NUTS, {CHAINS} × {WARMUP + DRAWS} steps / InfluenceShift, {CHAINS * DRAWS} draws",
         lambda: nuts(jax.random.key(1), kept),
         request(model, draws, pe.InfluenceShift(), 10),
         repeats=3,

@@ -20,6 +20,11 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
+@pytest.fixture(scope="module")
+def requests():
+    return diabetes.run(seed=3)
+
+
 def test_demo_from_the_command_line(tmp_path):
     done = run("demo", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -41,7 +46,8 @@ def test_version_and_help():
     assert "posterase demo --out" in run("demo", "--help").stdout
 
 
-def test_demo_without_matplotlib(monkeypatch, tmp_path):
+def test_demo_without_matplotlib(monkeypatch, tmp_path, requests):
+    monkeypatch.setattr(diabetes, "run", lambda *_, **__: requests)
     real = builtins.__import__
 
     def no_matplotlib(name, *args, **kwargs):
@@ -54,11 +60,6 @@ def test_demo_without_matplotlib(monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert "pip install 'posterase[plots]'" in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture(scope="module")
-def requests():
-    return diabetes.run(seed=3)
 
 
 def test_the_embedded_data_are_scikit_learns():
