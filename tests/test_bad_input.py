@@ -55,6 +55,7 @@ ROWS = {
     "text": (["a"], errors.RowsError, "whole numbers"),
     "a single number": (3, errors.RowsError, "list of row ids"),
     "a table": ([[1, 2]], errors.RowsError, "2 dimensions"),
+    "ragged": ([[1], [2, 3]], errors.RowsError, "flat list"),
 }
 
 
@@ -71,7 +72,10 @@ DATA = {
     "nothing": ({}, errors.DataError, "no arrays"),
     "unequal lengths": ({"x": np.zeros(3), "y": np.zeros(4)}, errors.DataError, r"has 3 rows and data\['y'\] has 4"),
     "a constant": ({"y": Y, "n": 3}, errors.DataError, "single number"),
-    "text": ({"y": np.array(["a", "b"])}, errors.DataError, "not numbers"),
+    "text": ({"y": np.array(["a", "b"])}, errors.DataError, "not real numbers"),
+    "complex numbers": ({"y": np.ones(3, complex)}, errors.DataError, "not real numbers"),
+    "a masked array": ({"y": np.ma.masked_less(Y, 0)}, errors.DataError, "mask would be lost"),
+    "numbers beyond float32": ({"y": np.array([1e40, 1.0])}, errors.DataError, "infinite"),
     "NaN": ({"y": np.where(Y > 0.9, np.nan, Y)}, errors.NonFiniteDataError, r"NaN at \[19\]"),
     "NaN in a jax array": ({"y": jnp.array([0.0, jnp.nan])}, errors.NonFiniteDataError, r"NaN at \[1\]"),
     "one row": ({"y": np.zeros(1)}, errors.DataError, "at least two rows"),
@@ -111,6 +115,7 @@ FUNCTIONS = {
         errors.DensityShapeError,
         "one real number",
     ),
+    "a typo in transforms": ({"transforms": {"mv": pe.positive}}, errors.UnknownParameterError, "names 'mv'"),
     "a prior that returns nothing": ({"log_prior": lambda p: None}, errors.DensityShapeError, "returns None"),
 }
 
@@ -157,6 +162,7 @@ def test_draws(params, error, words):
 WEIGHTS = {
     "another shape": (np.zeros(50), errors.DrawsShapeError, r"shape \(2, 50\)"),
     "NaN": (np.full((2, 50), np.nan), errors.NonFiniteDrawsError, "NaN and"),
+    "text": (np.full((2, 50), "a"), errors.DrawsShapeError, "no numbers"),
     "no weight at all": (np.full((2, 50), -np.inf), errors.NonFiniteDrawsError, "every log-weight"),
 }
 
@@ -190,6 +196,7 @@ def test_arviz_objects():
 def test_thinning(step):
     with pytest.raises(errors.InvalidOptionError, match="from 1 to 50"):
         pe.Draws(GOOD).thin(step)
+    assert pe.Draws(GOOD).thin(np.int64(5)).n_draws == 10
 
 
 def test_transforms():
@@ -211,7 +218,26 @@ def test_draws_outside_the_support():
     assert not runs
 
 
-@pytest.mark.parametrize("key", ["0", None, 0.5, True, np.zeros(3), jax.random.split(jax.random.key(0))])
+def test_lists_are_arrays():
+    model, _ = counted_model(data={"y": [0.1, 0.2, 0.3]})
+    assert model.n_rows == 3
+
+
+def test_functions_that_are_none():
+    with pytest.raises(errors.InvalidTypeError, match="pass a function"):
+        counted_model(log_prior=3.0)
+    with pytest.raises(errors.InvalidTransformError, match="by parameter name"):
+        counted_model(transforms=[pe.positive])
+
+
+@pytest.mark.parametrize("transform", [pe.ordered, pe.simplex])
+def test_vector_transforms_on_numbers(transform):
+    model, _ = counted_model(transforms={"mu": transform})
+    with pytest.raises(errors.OutsideSupportError, match="at least two elements"):
+        pe.Reweight()(0, model, pe.Draws(GOOD), model.removal([1]))
+
+
+@pytest.mark.parametrize("key", ["0", None, 0.5, True, 2**70, np.zeros(3), jax.random.split(jax.random.key(0))])
 def test_keys(key):
     model, runs = counted_model()
     for eraser in (pe.Reweight(), pe.InfluenceShift()):
@@ -234,10 +260,48 @@ def test_keys_of_every_kind_are_taken():
 
 def test_things_that_are_not_draws_or_removals():
     model, _ = counted_model()
-    with pytest.raises(errors.DrawsShapeError, match="wrap it"):
+    with pytest.raises(errors.InvalidTypeError, match="wrap them"):
         pe.Reweight()(0, model, GOOD, model.removal([1]))
-    with pytest.raises(errors.RowsError, match=r"model.removal"):
+    with pytest.raises(errors.InvalidTypeError, match=r"model\.removal"):
         pe.Reweight()(0, model, pe.Draws(GOOD), [1])
+    with pytest.raises(errors.InvalidTypeError, match=r"pe\.Model"):
+        pe.Reweight()(0, "model", pe.Draws(GOOD), model.removal([1]))
+    for function in (model.without, lambda rows: pe.split(model, rows)):
+        with pytest.raises(errors.InvalidTypeError, match=r"model\.removal"):
+            function([1])
+
+
+def test_erasers_inside_jit():
+    model, _ = counted_model()
+    removal = model.removal([1])
+    with pytest.raises(errors.InsideJitError, match="call it outside"):
+        jax.jit(lambda draws: pe.Reweight()(0, model, draws, removal).draws)(pe.Draws(GOOD))
+
+
+def test_parameters_that_the_density_ignores():
+    """Deterministic quantities among the draws: weights are right for them, a shift is not."""
+    model, _ = counted_model()
+    draws = pe.Draws({**GOOD, "yhat": np.ones((2, 50, 3))})
+    assert pe.Reweight()(0, model, draws, model.removal([1])).draws.names == ["mu", "yhat"]
+    for solver in (pe.CG(), pe.Neumann(order=3, scale=0.01)):
+        with pytest.raises(errors.UnusedParameterError, match="does not depend on yhat"):
+            pe.InfluenceShift(solver=solver)(0, model, draws, model.removal([1]))
+
+
+def test_a_masked_density_bound_to_float32():
+    def log_density(p, data, present):
+        return jax.lax.fori_loop(0, 1, lambda _, c: c - jnp.sum(present * (data - p) ** 2), jnp.zeros((), jnp.float32))
+
+    model = pe.MaskedModel(log_density, np.arange(5.0))
+    with pytest.warns(errors.CoarseRowsWarning), pytest.raises(errors.PrecisionError, match="two large float32 sums"):
+        pe.Reweight()(0, model, pe.Draws(np.zeros((1, 50))), model.removal([1]))
+
+
+def test_names_that_collide_or_cannot_be_stored():
+    with pytest.raises(errors.DrawsShapeError, match=r"two parameters are called 'a\.b'"):
+        pe.Draws({"a": {"b": np.zeros((1, 2))}, "a.b": np.zeros((1, 2))})
+    with pytest.raises(errors.DrawsShapeError, match="slash"):
+        pe.Draws({"a/b": np.zeros((1, 2))}).to_arviz()
 
 
 def test_a_removal_of_another_model_or_carried_out_before():
@@ -256,6 +320,7 @@ OPTIONS = {
     "solver": (lambda: pe.InfluenceShift(solver="cg"), r"CG\(\)"),
     "order": (lambda: pe.Neumann(order=-1, scale=1.0), "order is -1"),
     "scale": (lambda: pe.Neumann(order=3, scale=0.0), "scale is 0.0"),
+    "a negative scale in an array": (lambda: pe.Neumann(order=3, scale=np.array(-1.0)), "scale is"),
     "tolerance": (lambda: pe.CG(rtol=-1.0), "rtol=-1.0"),
 }
 

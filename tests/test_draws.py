@@ -47,6 +47,9 @@ def test_netcdf_keeps_everything(weighted, precision, tmp_path):
     back = pe.Draws.load(path)
     assert eqx.tree_equal(draws, back)
     assert list(tmp_path.iterdir()) == [path]
+    other = tmp_path / "other"
+    other.write_text("")
+    assert path.stat().st_mode == other.stat().st_mode
 
 
 def test_non_index_coordinates_and_other_dimension_orders_survive():
@@ -90,6 +93,12 @@ def test_trees_of_any_structure_get_names():
     assert draws.names == ["layers.0.w", "layers.1.w"]
     assert set(draws.to_arviz()["posterior"].data_vars) == {"layers.0.w", "layers.1.w"}
     assert pe.Draws(np.zeros((1, 2, 3))).names == ["theta"]
+
+
+def test_nested_trees_come_back_from_a_file(tmp_path):
+    params = {"layers": [{"w": np.ones((1, 2, 3))}, {"w": np.zeros((1, 2))}]}
+    draws = pe.Draws(params)
+    assert eqx.tree_equal(pe.Draws.load(draws.save(tmp_path / "net.nc"), like=params), draws)
 
 
 def test_draws_are_a_pytree():

@@ -2,6 +2,7 @@
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -175,6 +176,54 @@ def test_weighted_draws_weigh_in_the_expectations(x64):
     # On u = log(rate): E[y − rate] over the removed row, and −E∇² = E[rate]·(rows kept + b).
     mean = known.mean(np.arange(12))
     np.testing.assert_allclose(shift, -(known.y[3] - mean) / (mean * (11 + known.b)), rtol=1e-9)
+    moved = pe.InfluenceShift()(0, model, weighted, removal).draws
+    np.testing.assert_array_equal(moved.log_weights, weighted.log_weights)
+
+
+def test_weights_of_the_moved_draws_are_exact(x64):
+    """Gaussian: log w = kept(θ + shift) − full(θ) in closed form, and k̂ tells a good shift from none."""
+    known = LinearRegression.make()
+    rows, everything = np.arange(12), np.arange(60)
+    kept = np.setdiff1d(everything, rows)
+    model, draws = known.model(), pe.Draws(known.sample(everything, (4, 500), seed=0))
+    erased = pe.InfluenceShift()(0, model, draws, model.removal(rows))
+
+    def log_normal(values, rows):
+        centred = values - known.mean(rows)
+        return -0.5 * np.einsum("cdi,ij,cdj->cd", centred, known.precision(rows), centred)
+
+    exact = log_normal(np.asarray(erased.draws.params["beta"]), kept) - log_normal(
+        np.asarray(draws.params["beta"]), everything
+    )
+    ours = erased.diagnostics.weights.log_weights
+    body = exact < np.quantile(exact, 0.9)  # the tail is smoothed
+    np.testing.assert_allclose(np.ptp((ours - exact)[body]), 0, atol=1e-9)
+    assert erased.result.passed
+    untouched = pe.Reweight()(0, model, draws, model.removal(rows))
+    assert erased.diagnostics.weights.pareto_k < untouched.diagnostics.pareto_k
+
+
+def test_a_shift_that_does_not_suffice_is_not_passed():
+    known = LinearRegression.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (4, 500), seed=0))
+    erased = pe.InfluenceShift()(0, model, draws, model.removal(np.arange(55)))
+    assert not erased.result.passed
+    assert "leaves the spread" in erased.result.reason
+    unweighed = pe.InfluenceShift(weigh=False)(0, model, draws, model.removal(np.arange(55)))
+    assert "not measured" in unweighed.result.reason
+
+
+@pytest.mark.parametrize("solver", [pe.CG(), pe.Neumann(order=3, scale=1e-3)], ids=str)
+def test_a_saddle_is_not_passed(solver):
+    """Curvatures 5, 3 and −2: CG solves such systems without a word, to a saddle."""
+    curvatures = jnp.array([5.0, 3.0, -2.0])
+    model = pe.Model(
+        lambda p: -0.5 * (curvatures * p["x"] ** 2).sum(), lambda p, y: y * p["x"].sum(), np.array([1.0, 0.0, 0.0])
+    )
+    draws = pe.Draws({"x": np.random.default_rng(0).normal(size=(1, 50, 3))})
+    erased = pe.InfluenceShift(solver=solver)(0, model, draws, model.removal([0]))
+    assert not erased.result.passed
+    assert "saddle" in erased.result.reason
 
 
 @pytest.mark.statistical

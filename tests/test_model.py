@@ -78,6 +78,16 @@ def test_nothing_of_the_removed_rows_is_left_in_the_kept_model():
     np.testing.assert_array_equal(np.delete(kept.data["X"], [3, 7], axis=0), np.delete(model.data["X"], [3, 7], axis=0))
 
 
+def test_nor_after_several_requests_that_take_the_filler_too():
+    """The row that fills the gaps may be removed later: no copy of it may stay."""
+    known = LinearRegression.make()
+    model = known.model()
+    for rows in ([5], [0, 9], [1], [2, 3]):
+        model = model.without(model.removal(rows))
+    for row in (0, 1, 2, 3, 5, 9):
+        assert not np.isclose(np.asarray(model.data["y"]), known.y[row], atol=1e-6).any(), row
+
+
 def test_masks_and_ids_mean_the_same():
     model = LinearRegression.make().model()
     mask = np.zeros(60, bool)
@@ -172,12 +182,27 @@ def test_additivity_holds_where_rows_are_independent(precision):
         lambda p, data: -0.5 * (data["y"] - data["y"].mean() - p["mu"]) ** 2,
         lambda p, data: -0.5 * (data["y"] - p["mu"] * jnp.roll(data["y"], 1)) ** 2,
         lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2 / len(data["y"]),
+        lambda p, data: jax.nn.log_softmax((data["y"] * p["mu"]).reshape(-1, 2)).ravel(),
     ],
-    ids=["centred inside", "looks at the row before", "divided by the number of rows"],
+    ids=["centred inside", "looks at the row before", "divided by the number of rows", "normalised in pairs"],
 )
 def test_coupled_rows_are_caught(coupled, precision):
     model, draws, removal = gaussian(coupled, Y)
-    with pytest.raises(NotFactorisedError, match="full − kept is not removed"):
+    with pytest.raises(NotFactorisedError, match="full − kept is"):
+        model.check_additivity(draws, removal)
+
+
+def test_coupling_within_groups_is_caught_among_many_rows():
+    """Only the removed rows' own neighbours notice: a thousand rows picked evenly do not meet them."""
+    y = np.random.default_rng(2).normal(size=20_000)
+
+    def log_likelihood(p, data):
+        values = data["y"] * p["mu"]
+        groups = jnp.arange(len(values)) // 5
+        return values - jnp.log(jax.ops.segment_sum(jnp.exp(values), groups, len(values)))[groups]
+
+    model, draws, removal = gaussian(log_likelihood, y)
+    with pytest.raises(NotFactorisedError):
         model.check_additivity(draws, removal)
 
 
@@ -235,6 +260,14 @@ def test_a_masked_model_that_honours_its_mask_passes(precision):
     full, kept, removed = pe.split(model, model.removal([5, 17]))
     theta = model.unconstrain({"rho": jnp.array(0.4)})
     np.testing.assert_allclose(full(theta) - kept(theta), removed(theta), rtol=1e-4)
+
+
+def test_a_masked_model_that_ignores_its_mask_is_caught():
+    """Binary data: the filler often equals the removed row, so several are tried."""
+    y = (np.arange(20) % 3 == 0).astype(float)
+    model = pe.MaskedModel(lambda p, data, present: jnp.sum(data * p - jnp.logaddexp(0, p)), y)
+    with pytest.raises(NotFactorisedError, match="mask"):
+        model.check_additivity(pe.Draws(np.zeros((1, 10)) + 0.3), model.removal([3]))
 
 
 def test_a_masked_model_that_peeks_is_caught(precision):

@@ -1,5 +1,6 @@
 """The package as its users meet it: names, examples, what it imports, what it ships."""
 
+import datetime
 import doctest
 import importlib
 import json
@@ -100,7 +101,10 @@ def test_the_record_of_the_last_full_run():
     record = json.loads((ROOT / "tests" / "last_full_run.json").read_text())
     assert record["counts"]["failed"] == record["counts"]["error"] == 0
     assert record["counts"]["passed"] > 200
-    assert re.fullmatch(r"[0-9a-f]{40}", record["commit"])
+    assert datetime.date.fromisoformat(record["date"]) <= datetime.datetime.now(datetime.UTC).date()
+    assert not record["uncommitted_changes"]
+    found = subprocess.run(["git", "cat-file", "-e", f"{record['commit']}^{{commit}}"], cwd=ROOT, check=False)
+    assert found.returncode == 0, "the commit of the record is not in this repository's history"
 
 
 def test_keyword_free_public_names():

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import posterase as pe
+from posterase.errors import CoarseRowsWarning, PrecisionError
 from posterase.model import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate, expectation
+from posterase.precision import numpy_as_jax
 
 ROWS = 1_000_000
 
@@ -70,9 +72,47 @@ def test_likelihoods_bound_to_float32_are_summed_in_float64():
 
     model = pe.Model(lambda p: 0.0 * p["mu"], log_likelihood, y)
     draws = {"mu": np.array([[3.0, 3.001, 2.999]], np.float32)}
-    ours = evaluate(LogDensity(model), pe.Draws(draws))
+    with pytest.warns(CoarseRowsWarning, match="only summed in float64"):
+        ours = evaluate(LogDensity(model), pe.Draws(draws))
     expected = [-np.sum((y - mu).astype(np.float32).astype(float) ** 2) for mu in draws["mu"][0]]
     np.testing.assert_allclose(differences(ours), differences(expected), atol=0.01)
+
+
+OUTSIDE = np.array([5.0, 3.0])
+
+
+@pytest.mark.parametrize("where", ["in the closure", "in the module"])
+def test_numpy_constants_used_in_both_precisions(where):
+    """jax keeps the float32 copy of a numpy array it met first, and cannot compile what mixes it with float64."""
+    scale = np.array([5.0, 3.0])
+    prior, likelihood = {
+        "in the closure": (lambda p: -0.5 * ((scale * p) ** 2).sum(), lambda p, y: y * (scale * p).sum()),
+        "in the module": (lambda p: -0.5 * ((OUTSIDE * p) ** 2).sum(), lambda p, y: y * (OUTSIDE * p).sum()),
+    }[where]
+    model = pe.Model(prior, likelihood, np.arange(6.0), params=np.zeros(2))
+    draws = pe.Draws(np.random.default_rng(0).normal(size=(2, 100, 2)))
+    weights = np.asarray(pe.Reweight()(0, model, draws, model.removal([3])).draws.log_weights)
+    exact = -3.0 * np.asarray(draws.params) @ scale
+    body = exact < np.quantile(exact, 0.8)
+    assert np.ptp((weights - exact)[body]) < 1e-4
+
+
+def test_numpy_constants_out_of_reach_are_an_error_with_advice():
+    class Holder:
+        scale = np.array([5.0, 3.0])
+
+    model = pe.Model(lambda p: -0.5 * ((Holder.scale * p) ** 2).sum(), lambda p, y: y * p.sum(), np.arange(6.0))
+    draws = pe.Draws(np.random.default_rng(0).normal(size=(2, 100, 2)))
+    with pytest.raises(PrecisionError, match=r"jnp\.asarray"):
+        pe.InfluenceShift()(0, model, draws, model.removal([3]))
+
+
+def test_functions_without_numpy_stay_themselves():
+    def plain(p):
+        return jnp.sum(p)
+
+    assert numpy_as_jax(plain) is plain
+    assert numpy_as_jax(jnp.sum) is jnp.sum
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

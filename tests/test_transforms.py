@@ -68,6 +68,7 @@ def test_middle_of_the_simplex_is_zero():
         (pe.less_than(2.0), 2.0),
         (pe.ordered, [1.0, 1.0]),
         (pe.simplex, [0.5, 0.6]),
+        (pe.simplex, [1.1, -0.1]),
         (pe.real, np.nan),
     ],
 )

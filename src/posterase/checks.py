@@ -15,7 +15,9 @@ from posterase.errors import (
     DensityShapeError,
     DuplicateRowsError,
     EmptyRemovalError,
+    InvalidOptionError,
     InvalidTransformError,
+    InvalidTypeError,
     LikelihoodShapeError,
     NonFiniteDataError,
     NotFactorisedError,
@@ -25,14 +27,14 @@ from posterase.errors import (
     RowsError,
     RowsOutOfRangeError,
 )
-from posterase.transforms import Transform
+from posterase.transforms import Ordered, Simplex, Transform
 
 # --- data
 
 
 def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
     """`data` as jax arrays, all numeric, without NaN, sharing their leading axis; and a mask: every row is present."""
-    named = [(_path(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(data)]
+    named = [(_path(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=_is_list)]
     if not named:
         raise DataError("data holds no arrays.", "pass a tree of arrays, one row a data point: data={'y': y}.")
     arrays = [_numeric(name, leaf) for name, leaf in named]
@@ -45,12 +47,21 @@ def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
             )
     if n_rows < 2:
         raise DataError(f"data has {n_rows} row(s).", "a removal needs at least two rows, to keep one.")
-    tree = jax.tree.unflatten(jax.tree.structure(data), [jnp.asarray(array) for array in arrays])
+    tree = jax.tree.unflatten(jax.tree.structure(data, is_leaf=_is_list), [jnp.asarray(array) for array in arrays])
     return tree, jnp.ones(n_rows, bool)
+
+
+def _is_list(node: Any) -> bool:
+    """A plain list of numbers is an array, not a tree of single numbers."""
+    return isinstance(node, list) and bool(node) and all(isinstance(value, (int, float, np.number)) for value in node)
 
 
 def transforms_of(transforms: Mapping[str, Transform] | None) -> dict[str, Transform]:
     """`transforms` as a dict of transforms by parameter name."""
+    if transforms is not None and not isinstance(transforms, Mapping):
+        raise InvalidTransformError(
+            f"transforms is a {type(transforms).__name__}.", "pass a dict by parameter name: {'sigma': pe.positive}."
+        )
     for name, transform in (transforms or {}).items():
         if not isinstance(transform, Transform):
             raise InvalidTransformError(
@@ -62,11 +73,17 @@ def transforms_of(transforms: Mapping[str, Transform] | None) -> dict[str, Trans
 
 
 def _numeric(name: str, leaf: Any) -> np.ndarray | Array:
-    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
+    if isinstance(leaf, np.ma.MaskedArray):
         raise DataError(
-            f"{name} is of type {array.dtype}, not numbers.",
-            "encode text and dates as numbers before making the model.",
+            f"{name} is a masked array, whose mask would be lost.",
+            "fill it, and pass the mask as another array of data if the likelihood must know.",
+        )
+    array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
+    real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    if not real:
+        raise DataError(
+            f"{name} is of type {array.dtype}, not real numbers.",
+            "encode text, dates and complex numbers as real numbers before making the model.",
         )
     if array.ndim == 0:
         raise DataError(
@@ -80,6 +97,13 @@ def _numeric(name: str, leaf: Any) -> np.ndarray | Array:
                 f"{name} is NaN at {list(bad)}.",
                 "drop or fill these values, and mark them in another array of data if the likelihood must know.",
             )
+        if isinstance(array, np.ndarray) and array.size:
+            limit = float(jnp.finfo(jax.dtypes.canonicalize_dtype(array.dtype)).max)
+            if np.any(np.isfinite(array) & (np.abs(array) > limit)):
+                raise DataError(
+                    f"{name} holds numbers beyond {limit:.0e}, which jax would make infinite.",
+                    "rescale them, or switch on 64-bit numbers in jax first.",
+                )
     elif isinstance(array, np.ndarray) and array.size and jnp.issubdtype(array.dtype, jnp.integer):
         limits = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
         if array.min() < limits.min or array.max() > limits.max:
@@ -96,7 +120,12 @@ def _numeric(name: str, leaf: Any) -> np.ndarray | Array:
 def row_ids(rows: Any, present: Bool[np.ndarray, " rows"]) -> Int[np.ndarray, " removed"]:
     """Row ids of a request, from ids or a mask: unique, in range, present, some but not all of them."""
     n_rows = len(present)
-    given = np.asarray(rows)
+    try:
+        given = np.asarray(rows)
+    except ValueError as error:
+        raise RowsError(
+            f"rows cannot be read as a list: {error}.", "pass a flat list of row ids, or a mask."
+        ) from error
     if given.ndim != 1:
         raise RowsError(
             f"rows has {given.ndim} dimensions.", f"pass a list of row ids, or a mask of {n_rows} true/false values."
@@ -185,6 +214,11 @@ def _traced(name: str, function: Callable[..., Any], *args: PyTree) -> jax.Shape
 
 def in_support(name: str, values: Float[np.ndarray, "chain draw ..."], transform: Transform) -> None:
     """All draws of a parameter lie inside its transform's support."""
+    if isinstance(transform, (Ordered, Simplex)) and (values.ndim < 3 or values.shape[-1] < 2):
+        raise OutsideSupportError(
+            f"{name} must be {transform.describe()}, and has the shape {values.shape[2:]}.",
+            "such a parameter is a vector of at least two elements.",
+        )
     bad = first_bad(~transform.contains(values))
     if bad is not None:
         chain, draw = bad[:2]
@@ -211,6 +245,30 @@ def same_likelihoods(
             "a row's value may depend on its own row of data only. Move what is computed from all rows (means, "
             "neighbours, counts) out of the function, or use pe.MaskedModel.",
         )
+
+
+def same_sums(difference: float, removed: float, tolerance: float) -> None:
+    """Full − kept is removed, up to rounding."""
+    if not abs(difference - removed) <= tolerance:
+        raise NotFactorisedError(
+            f"full − kept is {difference:.9g} where removed is {removed:.9g}.",
+            "a row's value may depend on its own row of data only. Move what is computed from several rows (means, "
+            "neighbours, groups) out of the function, or use pe.MaskedModel.",
+        )
+
+
+def is_a(value: object, kind: Any, name: str, advice: str) -> None:
+    """The value is of this kind."""
+    if not isinstance(value, kind):
+        raise InvalidTypeError(f"{name} is {value!r} ({type(value).__name__}).", advice)
+
+
+def whole_number(name: str, value: object, least: int, most: int | None = None) -> None:
+    """The value is a whole number within bounds."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not least <= int(value) <= (most if most is not None else int(value)):  # type: ignore[call-overload]
+        upto = f"at least {least}" if most is None else f"from {least} to {most}"
+        raise InvalidOptionError(f"{name} is {value!r}.", f"use a whole number, {upto}.")
 
 
 def first_bad(bad: Bool[np.ndarray, "..."] | Bool[Array, "..."]) -> tuple[int, ...] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -20,15 +19,14 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from posterase.checks import first_bad
+from posterase.checks import first_bad, whole_number
 from posterase.errors import (
     DrawsShapeError,
     InputFileError,
     IntegerParametersError,
-    InvalidOptionError,
     NonFiniteDrawsError,
-    OutputError,
 )
+from posterase.files import written_whole
 from posterase.keys import as_key
 from posterase.parameters import check_known, parameter_names
 
@@ -88,6 +86,9 @@ class Draws(eqx.Module):
         coords: Mapping[str, Any] | xr.Dataset | None = None,
     ):
         names = parameter_names(params)
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DrawsShapeError(f"two parameters are called {twice!r}.", "rename one: names join keys with a dot.")
         arrays = {name: _real(name, leaf) for name, leaf in zip(names, jax.tree.leaves(params), strict=True)}
         shape = _sample_shape({name: array.shape for name, array in arrays.items()})
         self.params = jax.tree.unflatten(jax.tree.structure(params), list(arrays.values()))
@@ -139,10 +140,7 @@ class Draws(eqx.Module):
 
     def thin(self, step: int) -> Draws:
         """Every `step`-th draw of each chain."""
-        if not (isinstance(step, int) and 1 <= step <= self.n_draws):
-            raise InvalidOptionError(
-                f"step is {step!r}.", f"thin by a whole number from 1 to {self.n_draws}, the draws a chain."
-            )
+        whole_number("step", step, 1, self.n_draws)
         params, log_weights = jax.tree.map(lambda leaf: leaf[:, ::step], (self.params, self.log_weights))
         coords = self.labels.coords.isel(draw=slice(None, None, step))
         return Draws(params, log_weights, dims=self.labels.dims, coords=coords)
@@ -162,6 +160,9 @@ class Draws(eqx.Module):
 
     def to_arviz(self) -> xr.DataTree:
         """A DataTree by ArviZ's schema: `posterior`, and `sample_stats` with the log-weights where there are any."""
+        slashed = [name for name in self.names if "/" in name]
+        if slashed:
+            raise DrawsShapeError(f"{slashed[0]!r} has a slash, which ArviZ keeps for groups.", "rename the parameter.")
         attrs = {"creation_library": "posterase", "sample_dims": list(SAMPLE_DIMS)}
         values = zip(self.names, jax.tree.leaves(self.params), strict=True)
         variables = {name: ((*SAMPLE_DIMS, *self.labels.dims[name]), np.asarray(leaf)) for name, leaf in values}
@@ -173,8 +174,10 @@ class Draws(eqx.Module):
         return xr.DataTree.from_dict(groups)
 
     @classmethod
-    def from_arviz(cls, tree: Any, var_names: Sequence[str] | None = None) -> Draws:
+    def from_arviz(cls, tree: Any, var_names: Sequence[str] | None = None, like: PyTree | None = None) -> Draws:
         """Draws from a DataTree or InferenceData with a `posterior` group, or from a Dataset.
+
+        They come as a dict by variable name; with `like`, a tree of parameters, in that tree's structure.
 
         `var_names` picks the parameters: leave out what the model computes from them. Log-weights are read from
         `sample_stats`, where `to_arviz` puts them. Other groups are not taken along: they saw the removed rows.
@@ -197,8 +200,14 @@ class Draws(eqx.Module):
         posterior = posterior[names].transpose(*SAMPLE_DIMS, ...)
         stats = None if isinstance(tree, xr.Dataset) else _group(tree, "sample_stats")
         weights = None if stats is None or LOG_WEIGHT not in stats else stats[LOG_WEIGHT].transpose(*SAMPLE_DIMS)
+        params: PyTree = {name: posterior[name].values for name in names}
+        if like is not None:
+            wanted = parameter_names(like)
+            check_known(wanted, names, "like")
+            params = jax.tree.unflatten(jax.tree.structure(like), [params[name] for name in wanted])
+            names = wanted
         return cls(
-            {name: posterior[name].values for name in names},
+            params,
             None if weights is None else weights.values,
             dims={name: [str(dim) for dim in posterior[name].dims[2:]] for name in names},
             coords=posterior.coords.to_dataset(),
@@ -206,20 +215,13 @@ class Draws(eqx.Module):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write netCDF. The file appears whole or not at all."""
-        target = Path(path)
-        check_writable(target)
-        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        os.close(handle)
-        try:
+        with written_whole(path) as beside:
             self.to_arviz().to_netcdf(beside, engine="h5netcdf")
-            Path(beside).replace(target)
-        finally:
-            Path(beside).unlink(missing_ok=True)
-        return target
+        return Path(path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Draws:
-        """Read what `save` wrote, or any netCDF file by ArviZ's schema."""
+    def load(cls, path: str | os.PathLike[str], like: PyTree | None = None) -> Draws:
+        """Read what `save` wrote, or any netCDF file by ArviZ's schema; `like` as for `from_arviz`."""
         if not Path(path).is_file():
             raise InputFileError(f"there is no file {os.fspath(path)!r}.", "check the path.")
         try:
@@ -228,7 +230,7 @@ class Draws(eqx.Module):
             raise InputFileError(
                 f"{os.fspath(path)!r} cannot be read as netCDF 4: {error}", "write it with draws.save(path)."
             ) from error
-        return cls.from_arviz(tree)
+        return cls.from_arviz(tree, like=like)
 
 
 def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> Int[Array, " size"]:
@@ -239,22 +241,6 @@ def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> I
     points = (jnp.arange(size) + jax.random.uniform(key)) / size
     edges = jnp.cumsum(weights)
     return jnp.minimum(jnp.searchsorted(edges, points * edges[-1], side="right"), len(weights) - 1)
-
-
-def check_writable(target: Path) -> None:
-    """Refuse a file that could not be written, before the work that would fill it."""
-    folder = target.parent
-    if not folder.is_dir():
-        raise OutputError(f"there is no folder {str(folder)!r} to write {target.name!r} in.", "make the folder first.")
-    if target.is_dir():
-        raise OutputError(f"{str(target)!r} is a folder.", "name a file.")
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise OutputError(
-            f"the folder {str(folder)!r} cannot be written to: {error.strerror}.", "choose another one."
-        ) from error
 
 
 def _real(name: str, leaf: Any) -> Array:
@@ -298,7 +284,10 @@ def _sample_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
 
 
 def _log_weights(log_weights: ArrayLike, shape: tuple[int, int]) -> Float[Array, "chain draw"]:
-    array = jnp.asarray(log_weights)
+    try:
+        array = jnp.asarray(log_weights)
+    except (TypeError, ValueError) as error:
+        raise DrawsShapeError("log_weights holds no numbers.", f"it needs one real number a draw: {shape}.") from error
     if array.shape != shape or not jnp.issubdtype(array.dtype, jnp.floating):
         raise DrawsShapeError(
             f"log_weights is an array of {array.dtype} with shape {array.shape}.",

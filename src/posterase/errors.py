@@ -107,12 +107,52 @@ class InvalidKeyError(PosteraseError, TypeError):
     """`key` is neither a jax key nor a seed."""
 
 
+class InvalidTypeError(PosteraseError, TypeError):
+    """An argument of another type than was wanted."""
+
+
+class InsideJitError(PosteraseError, TypeError):
+    """Something that needs numbers was called where there are only traced ones."""
+
+
+class PrecisionError(PosteraseError, TypeError):
+    """A density that cannot be evaluated precisely enough for weights."""
+
+
+class UnusedParameterError(PosteraseError, ValueError):
+    """A parameter that the model's density does not depend on."""
+
+
 class InvalidOptionError(PosteraseError, ValueError):
     """An option of an eraser or a solver outside its range."""
 
 
 class NonFiniteResultError(PosteraseError, ArithmeticError):
     """A computation that ended in NaN or infinity: the result is refused, the input is untouched."""
+
+
+class ScheduleError(PosteraseError, ValueError):
+    """A step-size schedule under which draws do not converge to the posterior."""
+
+
+class BatchError(PosteraseError, ValueError):
+    """A mini-batch that cannot be drawn from the rows."""
+
+
+class DivergedError(PosteraseError, ArithmeticError):
+    """A chain that left the finite numbers."""
+
+
+class ResumeError(PosteraseError, ValueError):
+    """A saved state that belongs to another run."""
+
+
+class CoarseRowsWarning(UserWarning):
+    """Rows are evaluated in float32 where float64 was wanted."""
+
+
+class DiscretisedChainWarning(UserWarning):
+    """A constant step size samples the discretised chain, not the posterior."""
 
 
 class OutputError(PosteraseError, OSError):

@@ -12,7 +12,7 @@ from posterase.errors import InvalidKeyError
 
 def as_key(key: object) -> Key[Array, ""]:
     """A typed jax key from a seed (`0`), a typed key, or a key of the old kind (two uint32)."""
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+    if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
         return jax.random.key(int(key))
     if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.shape == ():
         return key

@@ -39,7 +39,7 @@ from posterase import checks
 from posterase.draws import Draws
 from posterase.errors import NotFactorisedError
 from posterase.parameters import check_known, parameter_names
-from posterase.precision import cast_floats, in_float64, widest_float
+from posterase.precision import cast_floats, in_float64, numpy_as_jax, widest_float
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
@@ -47,6 +47,9 @@ BLOCK_ELEMENTS = 2**20
 
 CHECKED_ROWS = 1000
 """How many kept rows, and removed ones, `check_additivity` looks at."""
+
+MASK_FILLERS = 8
+"""How many kept rows `check_additivity` puts in the place of the removed ones of a masked model."""
 
 SMALLEST_BUCKET = 16
 """Removals are padded to a power of two, at least this, so that those of like size share one compilation."""
@@ -128,6 +131,7 @@ class AbstractModel(eqx.Module):
 
     def without(self: M, removal: Removal) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it."""
+        checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
         data, present = _overwrite(self.data, self.present, removal)
         return eqx.tree_at(lambda model: (model.data, model.present), self, (data, present))
 
@@ -164,12 +168,17 @@ class AbstractModel(eqx.Module):
                 checks.in_support(name, np.asarray(leaf), self.transforms[name])
         self.check_functions(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), draws.params))
 
+    def _check_example(self, params: PyTree) -> None:
+        check_known(self.transforms, parameter_names(params), "transforms")
+        self.check_functions(_shapes(params))
+
     def check_additivity(self, draws: Draws, removal: Removal, *, samples: int = 3) -> None:
         """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
 
         This catches likelihoods whose rows look at each other (a mean over the data, the row before) and masked
-        densities that ignore their mask. It is cheap: a few draws, and a thousand kept rows at most.
+        densities that ignore their mask. It is cheap: a few passes over the data for each of a few draws.
         """
+        checks.whole_number("samples", samples, 1, draws.n_chains * draws.n_draws)
         self.check(draws)
         flat = draws.flat()
         for at in np.linspace(0, draws.n_chains * draws.n_draws - 1, samples).astype(int):
@@ -234,7 +243,7 @@ class Model(AbstractModel):
         self.data, self.present = checks.rows_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
-            self.check_functions(_shapes(params))
+            self._check_example(params)
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
@@ -262,10 +271,23 @@ class Model(AbstractModel):
         for what, rows in (("kept", kept), ("removed", removed)):
             among = together[np.searchsorted(both, rows)]
             checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
+        # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
+        left = np.setdiff1d(self.row_ids, removal.row_ids)
+        alone = eqx.tree_at(
+            lambda model: (model.data, model.present),
+            self,
+            (jax.tree.map(lambda leaf: leaf[left], self.data), jnp.ones(len(left), bool)),
+        )
+        models = (self, self.without(removal), alone)
+        (full, eps), (kept_sum, _), (alone_sum, _) = (_precisely(model.log_joint, params) for model in models)
+        tolerance = 1e4 * eps * (1 + abs(float(full)))
+        removed_sum, _ = _precisely(self.log_removed, params, removal)
+        checks.same_sums(float(full - alone_sum), float(removed_sum), tolerance)
+        checks.same_sums(float(full - kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
         data = jax.tree.map(lambda leaf: leaf[rows], self.data)
-        return np.asarray(in_float64(self.log_likelihood, params, data))
+        return np.asarray(_precisely(self.log_likelihood, params, data)[0])
 
     @property
     def _row_elements(self) -> int:
@@ -329,7 +351,7 @@ class MaskedModel(AbstractModel):
         self.data, self.present = checks.rows_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
-            self.check_functions(_shapes(params))
+            self._check_example(params)
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         data = cast_floats(self.data, jnp.result_type(*jax.tree.leaves(params)))
@@ -339,23 +361,28 @@ class MaskedModel(AbstractModel):
         return self.log_joint(params) - self.without(removal).log_joint(params)
 
     def elements(self, rows: int) -> int:
-        return sum(leaf.size for leaf in jax.tree.leaves(self.data))
+        # What couples rows mostly makes a matrix of them (a Gaussian process, say).
+        return max(self.present.shape[0] ** 2, sum(leaf.size for leaf in jax.tree.leaves(self.data)))
 
     def check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_density", self.masked_log_density, params, self.data, self.present)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # full − kept is removed by definition; what can go wrong is that kept still looks at the removed rows.
+        # So put other rows in their place, and see whether the density notices.
         kept = self.without(removal)
-        honest = in_float64(self.masked_log_density, params, kept.data, kept.present)
-        leaking = in_float64(self.masked_log_density, params, self.data, kept.present)
-        if not np.allclose(honest, leaking, rtol=1e-9, atol=1e-9):
-            raise NotFactorisedError(
-                f"the log density of the kept rows changes from {honest:.9g} to {leaking:.9g} with the values of the "
-                "removed rows.",
-                "log_density must not look at rows where the mask is false: multiply their terms by the mask, or "
-                "replace their values with jnp.where before they are used.",
-            )
+        left = kept.row_ids
+        expected, eps = _precisely(self.masked_log_density, params, self.data, kept.present)
+        for filler in left[np.linspace(0, len(left) - 1, min(len(left), MASK_FILLERS)).astype(int)]:
+            data = jax.tree.map(lambda leaf: leaf.at[removal.rows].set(leaf[filler]), self.data)  # noqa: B023
+            value, _ = _precisely(self.masked_log_density, params, data, kept.present)
+            if not abs(float(value - expected)) <= 1e4 * eps * (1 + abs(float(expected))):
+                raise NotFactorisedError(
+                    f"the log density of the kept rows changes from {expected:.9g} to {value:.9g} with the values of "
+                    "the removed rows.",
+                    "log_density must not look at rows where the mask is false: multiply their terms by the mask, or "
+                    "replace their values with jnp.where before they are used.",
+                )
 
 
 class LogDensity(eqx.Module):
@@ -396,7 +423,11 @@ class Split(NamedTuple):
 
 
 def split(model: AbstractModel, removal: Removal) -> Split:
-    """The log densities of all rows, of the kept rows, and what the removed rows add, at unconstrained parameters."""
+    """The log densities of all rows, of the kept rows, and what the removed rows add, at unconstrained parameters.
+
+    They compute in the precision of their argument. Weights are differences of them, for which float32 is not enough:
+    `posterase.numerics.densities.evaluate` gives those.
+    """
     return Split(
         full=LogDensity(model), kept=LogDensity(model.without(removal)), removed=RemovedLogLikelihood(model, removal)
     )
@@ -406,12 +437,29 @@ def split(model: AbstractModel, removal: Removal) -> Split:
 def _overwrite(data: PyTree, present: Bool[Array, " rows"], removal: Removal) -> tuple[PyTree, Bool[Array, " rows"]]:
     left = present.at[removal.rows].set(False)
     kept = jnp.argmax(left)
-    return jax.tree.map(lambda leaf: leaf.at[removal.rows].set(leaf[kept]), data), left
+    # Every absent row, not only those removed now: an earlier filler may be among the rows that go.
+    absent = ~left
+    return jax.tree.map(lambda leaf: jnp.where(_like(absent, leaf), leaf[kept], leaf), data), left
+
+
+def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:
+    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
 def _as_node(function: Callable[..., Any]) -> Callable[..., Any]:
     """A plain function as part of a tree's structure, so that models go through jax.jit; callable modules stay."""
-    return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(function)
+    checks.is_a(function, Callable, "a model's function", "pass a function of the parameters.")
+    return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(numpy_as_jax(function))
+
+
+def _precisely(function: Callable[..., Array], *args: PyTree) -> tuple[Array, float]:
+    """A function's value in float64 where it can be had, and the rounding unit of what it was computed in."""
+
+    def call(wide: bool) -> Array:
+        return function(*(cast_floats(args, jnp.float64) if wide else args))
+
+    value, wide = in_float64(call, "the model's function")
+    return value, float(np.finfo(np.float64 if wide else np.float32).eps)
 
 
 def _shapes(params: PyTree) -> PyTree:

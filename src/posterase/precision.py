@@ -7,12 +7,32 @@ that. So differences are evaluated in float64, in a scope of their own; everythi
 
 from __future__ import annotations
 
+import types
+import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+import numpy as np
+from jaxtyping import Array, Float, PyTree
+
+from posterase.errors import CoarseRowsWarning, PrecisionError
+
+Number = float | Float[Array, ""]
+"""A setting that is a number: plain, or an array inside compiled code."""
+
+T = TypeVar("T")
+
+
+def numbers_as_arrays(settings: T) -> T:
+    """Settings with their numbers as arrays, so that another value does not compile anew."""
+    return jax.tree.map(jnp.asarray, settings)
+
+
+def is_known(*numbers: Any) -> bool:
+    """Whether numbers have values to check: inside compiled code they have not."""
+    return not any(isinstance(number, jax.core.Tracer) for number in numbers)
 
 
 def widest_float() -> Any:
@@ -31,21 +51,65 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
     return jax.tree.map(cast, tree)
 
 
-def in_float64(function: Callable[..., Any], *args: PyTree) -> Any:
-    """`function(*args)` with 64-bit numbers on and the arguments cast to float64.
+def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:
+    """`function(True)` with 64-bit numbers on, where True asks it to cast its arguments to float64; and True.
 
-    A function whose own code is bound to float32 (a loop with a float32 carry, say) cannot be called so; it gets its
-    arguments as they are, and only what is summed outside of it is summed in float64.
+    Not every user's function can be called so: code bound to float32 (a loop with a float32 carry) cannot be traced.
+    Then `function(False)` is called, its arguments as they are, so that only sums are in float64; False comes back with
+    it, and a warning says what to do.
     """
     with jax.enable_x64(True):
-        wide = cast_floats(args, jnp.float64)
-        return function(*(wide if accepts(function, *wide) else args))
+        try:
+            return function(True), True
+        except Exception as error:
+            try:
+                narrow = function(False)
+            except Exception:
+                raise PrecisionError(
+                    f"{what} cannot be evaluated with 64-bit numbers on: {str(error).splitlines()[0]}",
+                    "if it uses numpy arrays from outside, make them jax arrays first (jnp.asarray); if it has a loop, "
+                    "let the loop's carry take the precision of the arguments.",
+                ) from error
+            warnings.warn(
+                f"{what} cannot be called on float64 ({type(error).__name__}): rows are evaluated in float32 and only "
+                "summed in float64. If it has a loop, let the loop's carry take the precision of the arguments.",
+                CoarseRowsWarning,
+                stacklevel=3,
+            )
+            return narrow, False
 
 
-def accepts(function: Callable[..., Any], *args: PyTree) -> bool:
-    """Whether the function can be traced with such arguments."""
+def numpy_as_jax(function: Callable[..., T]) -> Callable[..., T]:
+    """The function, with the numpy arrays it uses from outside made jax arrays.
+
+    jax (0.10 to 0.12) remembers the float32 copy of a numpy array that was first used in float32, and what then uses
+    the array in float64 does not compile. jax arrays have no such memory. A function that uses no numpy array is
+    returned as it is.
+    """
+    if not isinstance(function, types.FunctionType):
+        return function
+    cells = function.__closure__ or ()
+    enclosed = [cell.cell_contents for cell in cells if _is_filled(cell)]
+    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    if not any(isinstance(value, np.ndarray) for value in (*enclosed, *named.values())):
+        return function
+    return types.FunctionType(
+        function.__code__,
+        {**function.__globals__, **{name: _as_jax(value) for name, value in named.items() if value is not None}},
+        function.__name__,
+        function.__defaults__,
+        tuple(types.CellType(_as_jax(cell.cell_contents)) if _is_filled(cell) else cell for cell in cells),
+    )
+
+
+def _as_jax(value: Any) -> Any:
+    numeric = isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
+    return jnp.asarray(value) if numeric else value
+
+
+def _is_filled(cell: types.CellType) -> bool:
     try:
-        jax.eval_shape(function, *args)
-    except Exception:  # whatever the user's code raises on float64, it runs in its own precision instead
+        _ = cell.cell_contents
+    except ValueError:  # a variable that is bound later
         return False
     return True

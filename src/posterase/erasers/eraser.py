@@ -16,12 +16,15 @@ import dataclasses
 from typing import Any
 
 import equinox as eqx
+import jax
 from jaxtyping import Array, Key
 
+from posterase.checks import is_a
 from posterase.draws import Draws
-from posterase.errors import DrawsShapeError, RowsAlreadyRemovedError
+from posterase.errors import InsideJitError
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
+from posterase.precision import is_known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +66,18 @@ class Eraser(eqx.Module):
     def __call__(self, key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """Erase the removal's rows from the draws."""
         typed = as_key(key)
-        if not isinstance(draws, Draws):
-            raise DrawsShapeError(f"draws is a {type(draws).__name__}.", "wrap it: pe.Draws({'name': array}).")
-        check_removal(model, removal)
+        is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+        is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
+        is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
+        if not is_known(*jax.tree.leaves((draws, model, removal))):
+            raise InsideJitError(
+                f"{type(self).__name__} was called inside jax.jit, jax.vmap or jax.grad.",
+                "call it outside: an eraser compiles its own hot loops, and reads its diagnostics in between.",
+            )
+        model.removal(removal.row_ids)  # made for this model, and not carried out before
         model.check(draws)
         return self._erase(typed, model, draws, removal)
 
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """The algorithm, on checked input."""
-
-
-def check_removal(model: AbstractModel, removal: Removal) -> None:
-    """The removal was made for this model, and not carried out before."""
-    if not isinstance(removal, Removal):
-        raise RowsAlreadyRemovedError(
-            f"removal is a {type(removal).__name__}, not a Removal.", "make one: model.removal([3, 17])."
-        )
-    model.removal(removal.row_ids)

@@ -29,19 +29,19 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError
+from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError, UnusedParameterError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
-from posterase.numerics.densities import expectation
-from posterase.numerics.solvers import Solved, Solver, Spectrum, default_solver
+from posterase.numerics.densities import evaluate, expectation
+from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
+from posterase.numerics.weights import Smoothed, smooth
+from posterase.precision import numbers_as_arrays
 
 RESIDUAL_TOLERANCE = 1e-2
 """A solve is good enough where it leaves less than this share of the gradient: a hundredth of the shift."""
-
-SMALLEST_SHARE = 1e-8
-"""Curvatures that hold less of the gradient's square than this are rounding, and not spoken of."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,17 +60,23 @@ class InfluenceShiftDiagnostics:
     """Nats of KL that no shift can mend, where removed rows are like the others: d · ½(−r − log(1 − r))."""
     solved: Solved
     """The linear solve, with its spectrum where the solver is a series."""
+    weights: Smoothed | None
+    """Importance weights kept(θ + shift) − full(θ) of the moved draws, exact: their k̂ says how far the moved draws are
+    from the kept posterior. None where they were not asked for."""
 
     @property
     def brief(self) -> str:
         """The one figure that matters most."""
-        return f"residual {self.relative_residual:.0e}"
+        k = "k̂ not measured" if self.weights is None else f"k̂ {self.weights.pareto_k:.2f}"
+        return f"{k}, residual {self.relative_residual:.0e}"
 
     def __str__(self) -> str:
         text = (
             f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}; "
             f"not mended: about {self.covariance_gap:.2g} nats in the covariance"
         )
+        if self.weights is not None:
+            text += f"\n  k̂ {self.weights.pareto_k:.2f} of the moved draws (near up to {self.weights.threshold:.2f})"
         return text if self.solved.spectrum is None else f"{text}\n  series: {_series_note(self.solved.spectrum)}"
 
 
@@ -85,11 +91,15 @@ class InfluenceShift(Eraser):
         `Cholesky()`, `CG()` or `Neumann(order=…, scale=…)`. None: Cholesky for up to 100 parameters, else CG.
     samples
         How many stored draws the expectations are taken over, picked at random. None: all of them.
+    weigh
+        Whether to weigh the moved draws against the kept posterior for k̂, which takes two passes over all rows for
+        every draw. Without it the result speaks of the linear solve alone.
     """
 
     hessian: Literal["kept", "full"] = eqx.field(default="kept", static=True)
     solver: Solver | None = None
     samples: int | None = eqx.field(default=None, static=True)
+    weigh: bool = eqx.field(default=True, static=True)
 
     def __check_init__(self) -> None:
         if self.hessian not in ("kept", "full"):
@@ -100,21 +110,21 @@ class InfluenceShift(Eraser):
             raise InvalidOptionError(
                 f"solver is {self.solver!r}.", "use CG(), Cholesky() or Neumann(order=…, scale=…)."
             )
-        if self.samples is not None and not (isinstance(self.samples, int) and self.samples >= 1):
-            raise InvalidOptionError(f"samples is {self.samples!r}.", "use a whole number of draws, or None for all.")
+        if self.samples is not None:
+            whole_number("samples", self.samples, 1)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         curved = model.without(removal) if self.hessian == "kept" else model
         one = jax.tree.map(lambda leaf: leaf[0], draws.flat())
         dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.unconstrain, one)))
-        # Settings that are numbers go in as arrays, so that another value does not compile anew.
-        solver = jax.tree.map(jnp.asarray, self.solver or default_solver(dimension))
+        solver = numbers_as_arrays(self.solver or default_solver(dimension))
         densities = LogDensity(curved), RemovedLogLikelihood(model, removal)
         moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), self._pick(key, draws))
         _check_finite(moved)
         params = jax.tree.map(lambda new, old: new.reshape(old.shape), moved.params, draws.params)
         shifted = draws.replace(params, draws.log_weights)
         _check_support(model, shifted)
+        _check_used(draws, moved)
         share = removal.n_rows / model.n_rows
         diagnostics = InfluenceShiftDiagnostics(
             shift=jax.device_get(moved.shift),
@@ -123,6 +133,7 @@ class InfluenceShift(Eraser):
             left_out=dict(zip(draws.names, map(float, jax.tree.leaves(moved.left_out)), strict=True)),
             covariance_gap=float(dimension * 0.5 * (-share - np.log1p(-share))),
             solved=jax.device_get(moved.solved),
+            weights=_weigh(model, draws, shifted, removal) if self.weigh else None,
         )
         return Erased(shifted, _judge(diagnostics), diagnostics)
 
@@ -143,6 +154,8 @@ class _Moved(NamedTuple):
     left_out: PyTree
     """For each parameter, the share of the gradient's norm that the solver left."""
     solved: Solved
+    used: PyTree
+    """For each parameter, whether the density depends on it at all."""
 
 
 @eqx.filter_jit
@@ -166,6 +179,7 @@ def _shift(
     solved = solver(Curvature(curved, sample, share, like), push, scales)
 
     unravel = ravel_pytree(like)[1]
+    slopes = jax.vmap(lambda theta: gradient(curved, theta, like))(sample[:2])
     whole = jnp.linalg.norm(scales * push)
     left_out = jax.tree.map(
         lambda leaf: jnp.linalg.norm(leaf) / jnp.where(whole > 0, whole, 1), unravel(scales * solved.residual)
@@ -176,6 +190,7 @@ def _shift(
         shift_in_sd=jnp.sqrt(jnp.mean((solved.value / scales) ** 2)),
         left_out=left_out,
         solved=solved,
+        used=jax.tree.map(lambda leaf: jnp.any(leaf != 0), unravel(jnp.abs(slopes).max(axis=0))),
     )
 
 
@@ -198,6 +213,29 @@ def _check_finite(moved: _Moved) -> None:
     raise NonFiniteResultError(problem, f"{advice} The draws you passed in are untouched.")
 
 
+def _check_used(draws: Draws, moved: _Moved) -> None:
+    unused = [name for name, used in zip(draws.names, jax.tree.leaves(moved.used), strict=True) if not used]
+    if unused:
+        raise UnusedParameterError(
+            f"the model's density does not depend on {', '.join(unused)}, so that no shift can be found for it.",
+            "leave out what the model computes from its parameters (Draws.from_arviz(…, var_names=…)), and compute it "
+            "from the moved draws.",
+        )
+
+
+def _weigh(model: AbstractModel, draws: Draws, shifted: Draws, removal: Removal) -> Smoothed:
+    """Log-weights of the moved draws: kept(θ + shift) − full(θ); the shift has no Jacobian."""
+    log_weights = evaluate(LogDensity(model.without(removal)), shifted) - evaluate(LogDensity(model), draws)
+    if draws.log_weights is not None:
+        log_weights = log_weights + np.asarray(draws.log_weights, np.float64)
+    if np.isnan(log_weights).any() or not (log_weights < np.inf).all() or not np.isfinite(log_weights).any():
+        raise NonFiniteResultError(
+            "the log density is NaN or infinite at some of the draws, before or after the shift.",
+            "check the model's functions at these draws, and that draws and data belong together.",
+        )
+    return smooth(log_weights)
+
+
 def _check_support(model: AbstractModel, shifted: Draws) -> None:
     try:
         model.check(shifted)
@@ -209,9 +247,24 @@ def _check_support(model: AbstractModel, shifted: Draws) -> None:
 
 
 def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:
-    solved, residual = diagnostics.solved, diagnostics.relative_residual
+    solved, residual, weights = diagnostics.solved, diagnostics.relative_residual, diagnostics.weights
+    if solved.smallest_curvature < 0:
+        return Result(
+            False,
+            "the curvature is negative along some direction: the shift leads to a saddle.",
+            "use the other hessian ('kept' or 'full'), or remove fewer rows at a time.",
+        )
     if residual <= RESIDUAL_TOLERANCE:
-        return Result(True, f"the shift is solved for (residual {residual:.0e}); the spread is as it was.")
+        if weights is None:
+            return Result(True, f"the shift is solved for (residual {residual:.0e}); how near it ends is not measured.")
+        if weights.pareto_k <= weights.threshold:
+            return Result(True, f"the moved draws are near the kept posterior (k̂ {weights.pareto_k:.2f}).")
+        return Result(
+            False,
+            f"the moved draws are not near enough (k̂ {weights.pareto_k:.2f}, above {weights.threshold:.2f}): a shift "
+            "moves the mean and leaves the spread.",
+            "remove fewer rows at a time, or refit.",
+        )
     if solved.spectrum is not None:
         most = max(diagnostics.left_out, key=lambda name: diagnostics.left_out[name])
         left = f"the series leaves {residual:.0%} of the gradient, most in {most}: {_series_note(solved.spectrum)}"

@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 import posterase
-from posterase.draws import check_writable
 from posterase.errors import MissingExtraError, PosteraseError
+from posterase.files import check_writable
 
 app = typer.Typer(
     help="Erase data from a posterior.",

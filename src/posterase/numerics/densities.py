@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from posterase.draws import Draws
-from posterase.model import LogDensity, RemovedLogLikelihood
-from posterase.precision import accepts, cast_floats
+from posterase.errors import PrecisionError
+from posterase.model import LogDensity, MaskedModel, RemovedLogLikelihood
+from posterase.precision import cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
 """About how many numbers of data, over all draws of a batch, are in memory at once."""
@@ -31,10 +32,13 @@ def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
     Only up to a constant, but the same constant for all draws.
     """
     flat = draws.flat()
-    with jax.enable_x64(True):
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], jnp.float64), flat)
-        wide = accepts(lambda params: density(density.model.unconstrain(params)), one)
-        values = _evaluate(density, flat, wide)
+    values, wide = in_float64(lambda wide: _evaluate(density, flat, wide), "the model's density")
+    if not wide and isinstance(density.model, MaskedModel):
+        raise PrecisionError(
+            "log_density cannot be called on float64 parameters, and float32 is too coarse for weights: they would be "
+            "the difference of two large float32 sums.",
+            "write log_density so that it takes the precision of its arguments, with jax arrays for constants.",
+        )
     return np.asarray(values, np.float64).reshape(draws.n_chains, draws.n_draws)
 
 

@@ -24,16 +24,23 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import lineax as lx
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
+from posterase.checks import is_a, whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.curvature import Curvature
+from posterase.precision import Number, is_known
 
 DENSE_UP_TO = 100
 """Parameters up to which the default solver is `Cholesky`. It makes d products H v, CG some ten: with 300 parameters
 CG is already twice as fast (`python -m benchmarks influence_shift`), with few Cholesky is exact at no cost."""
 
 LANCZOS_STEPS = 16
+"""How many products H v it takes to look at the spectrum."""
+
+SMALLEST_SHARE = 1e-8
+"""Curvatures that hold less of the vector's square than this are rounding, and not spoken of."""
 
 
 class Spectrum(NamedTuple):
@@ -60,6 +67,8 @@ class Solved(NamedTuple):
     """|v − H x| / |v|, in the norm of the preconditioner where there is one."""
     steps: ArrayLike
     """Products H v made, or 0 where H was a matrix."""
+    smallest_curvature: Float[Array, ""]
+    """The smallest curvature met; where it is negative the solution is a saddle, not a minimum."""
     spectrum: Spectrum | None
     """What the solver left out, where it is a series."""
 
@@ -80,21 +89,23 @@ class Cholesky(Solver):
         operator = lx.MatrixLinearOperator(matrix, lx.positive_semidefinite_tag)
         value = lx.linear_solve(operator, vector, lx.Cholesky(), throw=False).value
         residual = vector - matrix @ value
-        return Solved(value, residual, _relative(residual, vector, scales), 0, None)
+        smallest = jnp.linalg.eigvalsh(scales[:, None] * matrix * scales)[0]
+        return Solved(value, residual, _relative(residual, vector, scales), 0, smallest, None)
 
 
 class CG(Solver):
     """Conjugate gradients, preconditioned by the draws' variances, until the residual is below `rtol` of |v|."""
 
-    rtol: float = 1e-5
-    atol: float = 0.0
+    rtol: Number = 1e-5
+    atol: Number = 0.0
     max_steps: int = eqx.field(default=500, static=True)
 
     def __check_init__(self) -> None:
-        if not (self.rtol >= 0 and self.atol >= 0 and self.rtol + self.atol > 0 and self.max_steps >= 1):
+        whole_number("max_steps", self.max_steps, 1)
+        if is_known(self.rtol, self.atol) and not (self.rtol >= 0 and self.atol >= 0 and self.rtol + self.atol > 0):
             raise InvalidOptionError(
-                f"CG cannot run with rtol={self.rtol}, atol={self.atol}, max_steps={self.max_steps}.",
-                "tolerances are not negative and not both zero; at least one step is needed.",
+                f"CG cannot run with rtol={self.rtol}, atol={self.atol}.",
+                "tolerances are not negative and not both zero.",
             )
 
     def __call__(self, curvature: Curvature, vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Solved:
@@ -108,19 +119,23 @@ class CG(Solver):
         solution = lx.linear_solve(operator, scales * vector, solver, throw=False)
         value = scales * solution.value
         residual = vector - curvature.mv(value)
-        return Solved(value, residual, _relative(residual, vector, scales), solution.stats["num_steps"], None)
+        # CG solves indefinite systems too, to a saddle, and does not say so: look at the curvatures it met.
+        steps = min(vector.size, LANCZOS_STEPS)
+        smallest = _smallest(*lanczos(operator.mv, scales * vector, steps))
+        made = solution.stats["num_steps"] + steps + 1
+        return Solved(value, residual, _relative(residual, vector, scales), made, smallest, None)
 
 
 class Neumann(Solver):
     """The truncated series c Σᵢ₌₀ʲ (I − cH)ⁱ v of the paper's Appendix B, with j = `order` and c = `scale`."""
 
     order: int = eqx.field(static=True)
-    scale: float | Float[Array, ""]
+    scale: Number
 
     def __check_init__(self) -> None:
-        if not (isinstance(self.order, int) and self.order >= 0):
-            raise InvalidOptionError(f"order is {self.order!r}.", "use a whole number, at least 0.")
-        if isinstance(self.scale, (int, float)) and not 0 < self.scale < float("inf"):
+        whole_number("order", self.order, 0)
+        is_a(self.scale, (int, float, np.ndarray, np.number, jax.Array), "scale", "use a positive number.")
+        if is_known(self.scale) and not 0 < float(self.scale) < float("inf"):
             raise InvalidOptionError(f"scale is {self.scale!r}.", "use a positive number, below 2 over the curvature.")
 
     def __call__(self, curvature: Curvature, vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Solved:
@@ -131,8 +146,9 @@ class Neumann(Solver):
         start = (jnp.zeros_like(vector), vector)
         (total, residual), _ = jax.lax.scan(term, start, length=self.order + 1)
         spectrum = self._spectrum(curvature.mv, vector)
-        steps = self.order + 1
-        return Solved(self.scale * total, residual, _relative(residual, vector, scales), steps, spectrum)
+        made = self.order + 1 + spectrum.curvatures.size
+        smallest = _smallest(spectrum.curvatures, spectrum.shares)
+        return Solved(self.scale * total, residual, _relative(residual, vector, scales), made, smallest, spectrum)
 
     def _spectrum(self, mv: Callable[[Array], Array], vector: Float[Array, " d"]) -> Spectrum:
         curvatures, shares = lanczos(mv, vector, min(vector.size, LANCZOS_STEPS))
@@ -181,6 +197,10 @@ def lanczos(
     off = jnp.diag(betas[:-1], 1)
     curvatures, vectors = jnp.linalg.eigh(jnp.diag(alphas) + off + off.T)
     return curvatures, vectors[0] ** 2
+
+
+def _smallest(curvatures: Float[Array, " k"], shares: Float[Array, " k"]) -> Float[Array, ""]:
+    return jnp.min(jnp.where(shares > SMALLEST_SHARE, curvatures, jnp.inf))
 
 
 def _relative(residual: Float[Array, " d"], vector: Float[Array, " d"], scales: Float[Array, " d"]) -> Float[Array, ""]:

@@ -55,14 +55,20 @@ def log_sum_exp(values: Float[np.ndarray, "..."]) -> float:
 def _pareto_smooth(
     raw: Float[np.ndarray, "chain draw"], efficiency: float
 ) -> tuple[Float[np.ndarray, "chain draw"], float]:
-    if np.ptp(raw) == 0:
+    counted = np.isfinite(raw)  # draws of weight zero stay at zero and say nothing of the tail
+    if np.ptp(raw[counted]) == 0:
         return raw, 0.0
     try:
-        smoothed, pareto_k = _array_stats().psislw(-raw, r_eff=efficiency, axis=(-2, -1))  # psislw negates its input
+        with np.errstate(all="ignore"):  # ties in the tail divide by zero there; what comes of it is checked below
+            values, pareto_k = _array_stats().psislw(
+                -raw[counted], r_eff=efficiency, axis=-1
+            )  # psislw negates its input
     except ValueError:  # fewer than five values in the tail, or equal ones: nothing to fit a Pareto to
         return raw, float("inf")
-    if not np.isfinite(pareto_k):
+    if not (np.isfinite(pareto_k) and np.isfinite(values).all()):
         return raw, float("inf")
+    smoothed = np.full_like(raw, -np.inf)
+    smoothed[counted] = values
     return smoothed, float(pareto_k)
 
 
