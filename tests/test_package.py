@@ -97,7 +97,9 @@ def test_the_wheel_holds_types_and_data(tmp_path):
     assert not any(name.startswith("tests") for name in names)
 
 
-def test_the_record_of_the_last_full_run():
+def test_the_record_of_the_last_full_run(request):
+    if request.config.getoption("--record"):
+        pytest.skip("this run writes the record")
     record = json.loads((ROOT / "tests" / "last_full_run.json").read_text())
     assert record["counts"]["failed"] == record["counts"]["error"] == 0
     assert record["counts"]["passed"] > 200
