@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.harness import header
 
-ALL = ["reweight", "influence_shift"]
+ALL = ["reweight", "influence_shift", "gmm"]
 
 
 def main(names: list[str]) -> None:

@@ -8,6 +8,7 @@ from posterase.draws import Draws as Draws
 from posterase.erasers.eraser import Erased as Erased
 from posterase.erasers.eraser import Eraser as Eraser
 from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
+from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
 from posterase.erasers.reweight import Reweight as Reweight
 from posterase.model import MaskedModel as MaskedModel
 from posterase.model import Model as Model
@@ -17,6 +18,16 @@ from posterase.model import split as split
 from posterase.numerics.solvers import CG as CG
 from posterase.numerics.solvers import Cholesky as Cholesky
 from posterase.numerics.solvers import Neumann as Neumann
+from posterase.sampling.nuts import nuts as nuts
+from posterase.sampling.resume import load_state as load_state
+from posterase.sampling.resume import save_state as save_state
+from posterase.sampling.sample import sample as sample
+from posterase.sampling.sample import start as start
+from posterase.sampling.sampler import NoiseFree as NoiseFree
+from posterase.sampling.schedules import Constant as Constant
+from posterase.sampling.schedules import Polynomial as Polynomial
+from posterase.sampling.sghmc import SGHMC as SGHMC
+from posterase.sampling.sgld import SGLD as SGLD
 from posterase.transforms import Transform as Transform
 from posterase.transforms import greater_than as greater_than
 from posterase.transforms import interval as interval

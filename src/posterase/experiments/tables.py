@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 
 from posterase.experiments.diabetes import Request
+from posterase.experiments.gmm import Outcome
 
 
 def diabetes_table(request: Request) -> Table:
@@ -19,4 +20,19 @@ def diabetes_table(request: Request) -> Table:
     for outcome in request.outcomes:
         errors = f"{outcome.mean_error:.3f}", f"{outcome.spread_error:.3f}"
         table.add_row(outcome.method, *errors, outcome.verdict)
+    return table
+
+
+def gmm_table(outcome: Outcome) -> Table:
+    """How far each posterior's centres are from the retrained one's, next to the floor."""
+    settings = outcome.settings
+    removed = f"{len(outcome.points.removed)} of {settings.points} points removed"
+    table = Table(title=f"{settings.sampler.upper()}: {removed}", title_justify="left", title_style="bold")
+    table.add_column("draws of the centres")
+    table.add_column("distance of\nmean centres", justify="right")
+    table.add_column("in the target's\nsd", justify="right")
+    table.add_column("spreads\n(log ratio)", justify="right")
+    for each in outcome.comparisons:
+        name = "floor: retrained twice" if each.name == "floor" else each.name
+        table.add_row(name, f"{each.distance:.3f}", f"{each.in_sd:.2f}", f"{each.spread:.2f}")
     return table

@@ -1,17 +1,22 @@
-"""The command line: `posterase demo`."""
+"""The command line: `posterase demo`, `posterase reproduce`."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 import posterase
-from posterase.errors import MissingExtraError, PosteraseError
-from posterase.files import check_writable
+from posterase.errors import InvalidOptionError, MissingExtraError, PosteraseError
+from posterase.files import check_writable, written_whole
+
+BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
 
 app = typer.Typer(
     help="Erase data from a posterior.",
@@ -36,18 +41,56 @@ def root(
     """Erase data from a posterior."""
 
 
+SamplerName = Literal["sgld", "sghmc"]
+Out = Annotated[Path, typer.Option(help="Folder for figures and results.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
+
+
 @app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path(),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")] = 0,
-) -> None:
-    """A regression forgets patients: before, after each eraser, and exact.
+def demo(out: Out = Path(), seed: Seed = 0) -> None:
+    """The paper's Section 5.1: a Gaussian mixture's posterior forgets 800 of 2,000 points, by SGLD and SGHMC.
 
     Example: `posterase demo --out /tmp`
     """
+    _reproduce_gmm(out, seed, samplers=("sgld", "sghmc"), chains=8, ablation=False)
+    Console().print(
+        "What to try next: `posterase reproduce gmm` (more chains, and the sampler's steps without the shift), "
+        "`posterase reproduce diabetes` (an exact answer to compare with), and the ten lines in README.md on a model "
+        "of yours.",
+        markup=False,
+    )
+
+
+reproduce = typer.Typer(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
+
+
+@reproduce.command("gmm")
+def reproduce_gmm(
+    out: Out = Path(),
+    seed: Seed = 0,
+    sampler: Annotated[str, typer.Option(help="sgld, sghmc or both.")] = "both",
+    chains: Annotated[int, typer.Option(min=1, max=1000, help="Chains of each posterior.")] = 8,
+) -> None:
+    """The paper's Gaussian mixture (Section 5.1, Appendix C): table, Figure 1, and every setting as JSON.
+
+    Example: `posterase reproduce gmm --sampler sgld --seed 1 --out /tmp`
+    """
+    samplers: dict[str, tuple[SamplerName, ...]] = {"sgld": ("sgld",), "sghmc": ("sghmc",), "both": ("sgld", "sghmc")}
+    if sampler not in samplers:
+        raise InvalidOptionError(f"--sampler is {sampler!r}.", "use sgld, sghmc or both.")
+    _reproduce_gmm(out, seed, samplers[sampler], chains, ablation=True)
+
+
+@reproduce.command("diabetes")
+def reproduce_diabetes(out: Out = Path(), seed: Seed = 0) -> None:
+    """A regression forgets patients: before, after each eraser, and the exact answer.
+
+    Example: `posterase reproduce diabetes --out /tmp`
+    """
     from posterase.experiments import diabetes, figures, tables
 
-    target = out / "posterase-demo.png"
+    target = out / "posterase-diabetes.png"
     check_writable(target)
     console = Console()
     with console.status("drawing from the posterior of 442 patients") as status:
@@ -58,12 +101,60 @@ def demo(
         "The floor is an independent sample of the exact answer, of the same size: what chance alone leaves.\n"
         "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
     )
+    _draw(console, lambda: figures.draw_diabetes(requests, target))
+
+
+def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool) -> None:
+    from posterase.experiments import figures, gmm, tables
+
+    files = {name: out / f"posterase-gmm{name}" for name in (".png", ".json", "-timings.json")}
+    for file in files.values():
+        check_writable(file)
+    console = Console()
+    outcomes = []
+    for sampler in samplers:
+        settings = gmm.Settings(seed=seed, sampler=sampler, chains=chains, ablation=ablation)
+        with Progress(*BAR, console=console, transient=True) as progress:
+            outcomes.append(gmm.run(settings, _bars(progress, f"{sampler.upper()}: ")))
+        console.print(tables.gmm_table(outcomes[-1]), "")
+    console.print(
+        "The target is the posterior retrained on the kept points; the floor, two such: what chance leaves.\n"
+        "`processed`: every stored draw moved by the paper's shift, which mends means and leaves spreads.\n"
+        "`then sampled on`: the live chain, which samples the points that are left all the while, and goes on to."
+    )
+    for outcome in outcomes:
+        retraining, request = outcome.seconds["retraining"], outcome.seconds["a request"]
+        console.print(
+            f"{outcome.settings.sampler.upper()}: retraining {retraining:.3f} s, a request of "
+            f"{outcome.settings.request_rows} points {request:.4f} s: {retraining / request:.0f} times faster "
+            f"({chains} chains together, compilation apart)."
+        )
+    results = {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes}
+    timings = {outcome.settings.sampler: outcome.seconds for outcome in outcomes}
+    for name, content in ((".json", results), ("-timings.json", timings)):
+        with written_whole(files[name]) as beside:
+            beside.write_text(json.dumps(content, indent=2) + "\n")
+    _draw(console, lambda: figures.draw_gmm(outcomes, files[".png"]))
+    console.print(f"Results: {files['.json']}, timings apart in {files['-timings.json']}", soft_wrap=True)
+
+
+def _bars(progress: Progress, prefix: str) -> Callable[[str, int, int], None]:
+    """A bar for each stage that reports."""
+    tasks: dict[str, TaskID] = {}
+
+    def report(title: str, done: int, total: int) -> None:
+        if title not in tasks:
+            tasks[title] = progress.add_task(prefix + title, total=total)
+        progress.update(tasks[title], completed=done)
+
+    return report
+
+
+def _draw(console: Console, draw: Callable[[], Path]) -> None:
     try:
-        figures.draw_diabetes(requests, target)
-        console.print(f"Figure: {target}")
+        console.print(f"Figure: {draw()}", soft_wrap=True)
     except MissingExtraError as error:
-        console.print(f"No figure: {error.problem} To get it: {error.advice}", markup=False)
-    console.print("Next: README.md has ten lines that do this to a model of yours.")
+        console.print(f"No figure: {error.problem} To get it: {error.advice}", markup=False, soft_wrap=True)
 
 
 def main() -> None:

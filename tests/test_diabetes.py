@@ -1,4 +1,4 @@
-"""The demo, as a user runs it, and its closed forms."""
+"""The diabetes experiment, as a user runs it, and its closed forms; and the command line's manners."""
 
 import builtins
 import os
@@ -25,17 +25,17 @@ def requests():
     return diabetes.run(seed=3)
 
 
-def test_demo_from_the_command_line(tmp_path):
-    done = run("demo", "--out", str(tmp_path))
+def test_diabetes_from_the_command_line(tmp_path):
+    done = run("reproduce", "diabetes", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "Forget one patient (1 of 442 rows)" in done.stdout
     assert "Forget all patients aged 60 or over (103 of 442 rows)" in done.stdout
-    assert (tmp_path / "posterase-demo.png").stat().st_size > 20_000
+    assert (tmp_path / "posterase-diabetes.png").stat().st_size > 20_000
 
 
 def test_mistakes_end_in_a_sentence(tmp_path):
-    done = run("demo", "--out", str(tmp_path / "missing"))
+    done = run("reproduce", "diabetes", "--out", str(tmp_path / "missing"))
     assert done.returncode == 1
     assert "error: there is no folder" in done.stderr
     assert "Traceback" not in done.stderr
@@ -46,7 +46,7 @@ def test_version_and_help():
     assert "posterase demo --out" in run("demo", "--help").stdout
 
 
-def test_demo_without_matplotlib(monkeypatch, tmp_path, requests):
+def test_without_matplotlib(monkeypatch, tmp_path, requests):
     monkeypatch.setattr(diabetes, "run", lambda *_, **__: requests)
     real = builtins.__import__
 
@@ -56,7 +56,7 @@ def test_demo_without_matplotlib(monkeypatch, tmp_path, requests):
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    result = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path)])
+    result = CliRunner().invoke(cli.app, ["reproduce", "diabetes", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "pip install 'posterase[plots]'" in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []
@@ -85,7 +85,7 @@ def test_the_model_has_the_closed_form_posterior(x64):
     assert ours(0.75) - ours(0.65) == pytest.approx(closed(0.75) - closed(0.65), rel=1e-9)
 
 
-def test_what_the_demo_shows(requests):
+def test_what_it_shows(requests):
     one, group = (dict(zip([o.method for o in r.outcomes], r.outcomes, strict=True)) for r in requests)
     floor = "floor: exact draws"
     assert one["Reweight"].verdict.startswith("passed")

@@ -1,0 +1,42 @@
+"""The paper's Gaussian mixture: a request against retraining, and many chains against one (compilation apart)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+import posterase as pe
+from benchmarks.harness import Ratio, compare
+from posterase.experiments import gmm
+
+REQUESTS = 10
+
+
+def trainer(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
+    sampler = gmm.make_sampler(settings, model.n_rows)
+    points = gmm.initial_centres(np.asarray(model.data), settings.components)
+    state = pe.start(0, model, sampler, np.broadcast_to(points, (settings.chains, *points.shape)))
+    return lambda: pe.sample(model, sampler, state, 1, thin=settings.iterations).state
+
+
+def run() -> Iterator[Ratio]:
+    for name in gmm.SAMPLERS:
+        settings = gmm.Settings(sampler=name, chains=1)
+        points = gmm.make_points(settings)
+        model = gmm.make_model(settings, points)
+        train = trainer(settings, model)
+        state = train()
+        sampler = gmm.make_sampler(settings, model.n_rows)
+        erase = gmm.make_eraser(settings)
+        batches = points.removed.reshape(-1, settings.request_rows)[:REQUESTS]
+
+        def requests() -> Any:
+            return erase(model, sampler, state, batches).state  # noqa: B023
+
+        both = compare(f"GMM, {name}: retraining, 4,000 steps / a request of 4 points", train, requests)
+        yield both._replace(second=both.second / REQUESTS)
+        many = trainer(dataclasses.replace(settings, chains=100), model)
+        yield compare(f"GMM, {name}: 100 chains / one chain", many, train, repeats=3)

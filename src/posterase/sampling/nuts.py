@@ -1,0 +1,135 @@
+"""The No-U-Turn sampler, through blackjax, for models small enough to see all rows at every step.
+
+References
+----------
+Hoffman & Gelman (2014), The No-U-Turn sampler, JMLR 15. Cabezas et al. (2024), BlackJAX, arXiv 2402.10797.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from posterase.draws import Draws
+from posterase.errors import DivergedError, InvalidOptionError
+from posterase.keys import as_key
+from posterase.model import AbstractModel
+
+PIECES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class NutsDiagnostics:
+    """How well the chains mixed."""
+
+    rhat: dict[str, float]
+    """R̂, rank normalised, the worst element of each parameter: above 1.01 the chains disagree."""
+    ess: dict[str, float]
+    """Bulk effective sample size, the worst element of each parameter."""
+    divergences: int
+    """Transitions whose energy went wrong."""
+    gradients: int
+    """Gradient evaluations after the warm-up, all chains together."""
+
+    def __str__(self) -> str:
+        worst, least = max(self.rhat.values()), min(self.ess.values())
+        return f"R̂ {worst:.3f} at worst, ESS {least:.0f} at least, {self.divergences} divergences"
+
+
+class NutsSampled(NamedTuple):
+    """Draws and how well the chains mixed."""
+
+    draws: Draws
+    diagnostics: NutsDiagnostics
+
+
+def nuts(
+    key: Key[Array, ""] | int,
+    model: AbstractModel,
+    initial: PyTree,
+    draws: int = 1000,
+    *,
+    warmup: int = 1000,
+    target_acceptance: float = 0.8,
+    report: Callable[[int, int], None] | None = None,
+) -> NutsSampled:
+    """Draw from a model's posterior; `initial` on the parameters' own scale, leaves shaped `(chain, …)`.
+
+    Step size and mass matrix are adapted to each chain in the warm-up. `report(done, draws)` is called on the way.
+    """
+    for name, value in (("draws", draws), ("warmup", warmup)):
+        if not (isinstance(value, int) and value >= 4):
+            raise InvalidOptionError(f"{name} is {value!r}.", "use a whole number, at least 4.")
+    if not 0 < target_acceptance < 1:
+        raise InvalidOptionError(f"target_acceptance is {target_acceptance}.", "use a number between 0 and 1.")
+    points = Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
+    model.check(points)
+    for_warmup, for_draws = (jax.random.split(one, points.n_chains) for one in jax.random.split(as_key(key)))
+    state, settings = _warm(for_warmup, model, jax.vmap(model.unconstrain)(points.flat()), warmup, target_acceptance)
+    if not np.isfinite(settings["step_size"]).all():
+        raise DivergedError(
+            "the warm-up found no step size: the density is not finite around the initial points.",
+            "start inside the support, near the mode, and check the model's functions there.",
+        )
+    piece = draws if report is None else max(1, draws // PIECES)
+    pieces, done = [], 0
+    while done < draws:
+        size = min(piece, draws - done)
+        state, out = _draw(for_draws, model, state, settings, jnp.asarray(done), size)
+        pieces.append(out)
+        done += size
+        if report is not None:
+            report(done, draws)
+    params, divergent, steps = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *pieces)
+    sampled = Draws(params)
+    return NutsSampled(sampled, _diagnose(sampled, int(divergent.sum()), int(steps.sum())))
+
+
+@eqx.filter_jit
+def _warm(
+    keys: Key[Array, " chain"], model: AbstractModel, thetas: PyTree, steps: int, target: float
+) -> tuple[Any, dict[str, Any]]:
+    import blackjax
+
+    def warm(key: Key[Array, ""], theta: PyTree) -> tuple[Any, dict[str, Any]]:
+        adaptation = blackjax.window_adaptation(blackjax.nuts, model.log_density, target_acceptance_rate=target)
+        (state, settings), _ = adaptation.run(key, theta, steps)
+        return state, {name: settings[name] for name in ("step_size", "inverse_mass_matrix")}
+
+    return jax.vmap(warm)(keys, thetas)
+
+
+@eqx.filter_jit
+def _draw(
+    keys: Key[Array, " chain"], model: AbstractModel, state: Any, settings: dict[str, Any], done: Array, draws: int
+) -> tuple[Any, tuple[PyTree, Array, Array]]:
+    import blackjax
+
+    def chain(key: Key[Array, ""], state: Any, settings: dict[str, Any]) -> tuple[Any, tuple[PyTree, Array, Array]]:
+        step = blackjax.nuts(model.log_density, **settings).step
+
+        def one(state: Any, at: Array) -> tuple[Any, tuple[PyTree, Array, Array]]:
+            state, info = step(jax.random.fold_in(key, at), state)
+            return state, (model.constrain(state.position), info.is_divergent, info.num_integration_steps)
+
+        return jax.lax.scan(one, state, done + jnp.arange(draws))
+
+    return jax.vmap(chain)(keys, state, settings)
+
+
+def _diagnose(draws: Draws, divergences: int, gradients: int) -> NutsDiagnostics:
+    from arviz_stats.base import array_stats  # here, since it takes a second to import
+
+    rhat, ess = {}, {}
+    for name, leaf in zip(draws.names, jax.tree.leaves(draws.params), strict=True):
+        values = np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1)
+        rhat[name] = float(np.max(array_stats.rhat(values, chain_axis=0, draw_axis=1)))
+        ess[name] = float(np.min(array_stats.ess(values, chain_axis=0, draw_axis=1)))
+    return NutsDiagnostics(rhat, ess, divergences, gradients)

@@ -1,0 +1,87 @@
+"""States of chains in a file, to go on from another day.
+
+The file is a numpy archive without pickles: the state's arrays, and a description of the run (sampler and settings,
+parameters, a digest of the rows). Loading it for another run is refused, with what differs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterase.errors import InputFileError, ResumeError
+from posterase.files import written_whole
+from posterase.model import AbstractModel
+from posterase.parameters import parameter_names
+from posterase.sampling.sampler import Sampler, State
+
+
+def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel, sampler: Sampler) -> Path:
+    """Write the state of a run. The file appears whole or not at all."""
+    plain = state._replace(key=jax.random.key_data(state.key))
+    arrays = {f"leaf{at}": np.asarray(leaf) for at, leaf in enumerate(jax.tree.leaves(plain))}
+    with written_whole(path) as beside, beside.open("wb") as file:
+        np.savez(file, allow_pickle=False, run=np.array(json.dumps(describe(state, model, sampler))), **arrays)
+    return Path(path)
+
+
+def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, sampler: Sampler) -> State:
+    """Read the state of this very run; `like` is a state of it (what `start` gives), for the structure."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
+        saved = json.loads(str(arrays.pop("run")))
+    except FileNotFoundError as error:
+        raise InputFileError(f"there is no file {os.fspath(path)!r}.", "check the path.") from error
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+        raise InputFileError(
+            f"{os.fspath(path)!r} is not a saved state: {error}", "use a file that save_state wrote."
+        ) from error
+    expected = describe(like, model, sampler)
+    for what, value in expected.items():
+        if saved.get(what) != value:
+            raise ResumeError(
+                f"{os.fspath(path)!r} is of another run: {what} was {saved.get(what)!r} there and is {value!r} here.",
+                "resume with the model, data and sampler the run was started with, or start a new one.",
+            )
+    plain = like._replace(key=jax.random.key_data(like.key))
+    leaves = [jnp.asarray(arrays[f"leaf{at}"]) for at in range(len(arrays))]
+    loaded = jax.tree.unflatten(jax.tree.structure(plain), leaves)
+    return loaded._replace(key=jax.random.wrap_key_data(loaded.key))
+
+
+def describe(state: State, model: AbstractModel, sampler: Sampler) -> dict[str, Any]:
+    """What makes a run this run and no other."""
+    names = parameter_names(state.theta)
+    shapes = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state.theta)]
+    settings = {
+        name: [float(leaf) for leaf in jax.tree.leaves(getattr(sampler, name))] for name in ("schedule", "noise_free")
+    }
+    return {
+        "sampler": type(sampler).__name__,
+        "schedule": [type(sampler.schedule).__name__, *settings["schedule"]],
+        "friction": float(getattr(sampler, "friction", 0.0)),
+        "batch": sampler.batch,
+        "noise_free": settings["noise_free"],
+        "parameters": dict(zip(names, shapes, strict=True)),
+        "rows": model.n_rows,
+        "data": digest(model),
+    }
+
+
+def digest(model: AbstractModel) -> str:
+    """SHA-256 of the present rows' values: the same data give the same digest."""
+    sha = hashlib.sha256(np.asarray(model.present).tobytes())
+    for leaf in jax.tree.leaves(model.data):
+        array = np.ascontiguousarray(leaf)
+        sha.update(f"{array.dtype}{array.shape}".encode())
+        sha.update(array.tobytes())
+    return sha.hexdigest()

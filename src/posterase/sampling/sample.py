@@ -1,0 +1,109 @@
+"""Run a sampler: many chains in one scan, thinned, in pieces with a progress bar, resumable to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from posterase.checks import whole_number
+from posterase.draws import Draws
+from posterase.errors import DivergedError, DrawsShapeError
+from posterase.keys import as_key
+from posterase.model import AbstractModel
+from posterase.precision import numbers_as_arrays
+from posterase.sampling.batches import check_batch, rows_of
+from posterase.sampling.sampler import Sampler, State
+
+PIECES = 20
+"""A run that reports its progress is cut into about so many pieces."""
+
+
+class Sampled(NamedTuple):
+    """Draws, and the chains' state to go on from."""
+
+    draws: Draws
+    state: State
+
+
+def start(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
+    """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
+    points = Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
+    model.check(points)
+    check_batch(model, sampler.batch)
+    keys = jax.random.split(as_key(key), points.n_chains)
+    return jax.vmap(sampler.init)(keys, jax.vmap(model.unconstrain)(points.flat()))
+
+
+def sample(
+    model: AbstractModel,
+    sampler: Sampler,
+    state: State,
+    draws: int,
+    *,
+    thin: int = 1,
+    report: Callable[[int, int], None] | None = None,
+    piece: int | None = None,
+) -> Sampled:
+    """Go on from `state` and keep every `thin`-th step, `draws` times a chain.
+
+    `report(done, draws)` is called after every `piece` draws (a twentieth of them, where that is not said). Runs with
+    pieces of one size share a compilation. However a run is cut, the draws are the same to the bit: two calls of 500
+    draws give what one of 1,000 gives.
+    """
+    whole_number("draws", draws, 1)
+    whole_number("thin", thin, 1)
+    if piece is not None:
+        whole_number("piece", piece, 1)
+    check_batch(model, sampler.batch)
+    _check_state(model, state)
+    sampler = numbers_as_arrays(sampler)
+    piece = piece or (draws if report is None else max(1, draws // PIECES))
+    pieces, done = [], 0
+    while done < draws:
+        size = min(piece, draws - done)
+        state, thetas = _run(sampler, model, state, size, thin)
+        _check_diverged(state)
+        pieces.append(thetas)
+        done += size
+        if report is not None:
+            report(done, draws)
+    params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *pieces)
+    return Sampled(Draws(params), state)
+
+
+@eqx.filter_jit
+def _run(sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: int) -> tuple[State, PyTree]:
+    rows = rows_of(model.present)
+
+    def step(state: State, _: None) -> tuple[State, None]:
+        return jax.vmap(lambda chain: sampler.step(chain, model, rows))(state), None
+
+    def draw(state: State, _: None) -> tuple[State, PyTree]:
+        state, _ = jax.lax.scan(step, state, length=thin)
+        return state, jax.vmap(model.constrain)(state.theta)
+
+    state, thetas = jax.lax.scan(draw, state, length=draws)
+    return state, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
+
+
+def _check_diverged(state: State) -> None:
+    steps = np.atleast_1d(state.diverged)
+    if (steps > 0).any():
+        chain = int(np.argmax(steps > 0))
+        raise DivergedError(
+            f"chain {chain} was not finite after step {steps[chain]} ({(steps > 0).sum()} of {len(steps)} chains).",
+            "use smaller steps (a of the order 1/rows), a larger offset b, or start nearer to the mode.",
+        )
+
+
+def _check_state(model: AbstractModel, state: State) -> None:
+    if not isinstance(state, State):
+        raise DrawsShapeError(f"state is a {type(state).__name__}.", "make one: start(key, model, sampler, initial).")
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.theta)
+    model.check_functions(jax.eval_shape(model.constrain, one))

@@ -1,0 +1,126 @@
+"""What stochastic-gradient samplers share: their state, their first phase without noise, one step of one chain.
+
+Step t = 1, 2, … of a chain takes the gradient g_t of the log density (exact, or from a mini-batch) and moves. All its
+random numbers come from the chain's key and t alone, so a run that is cut and resumed anywhere gives the same bits.
+
+In a first phase without noise (Zhang et al. 2020, Appendix D of the paper) the chain climbs: with momentum m,
+
+    v ← m v + η g,    θ ← θ + v,          η fixed
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from posterase.errors import InvalidOptionError
+from posterase.model import AbstractModel
+from posterase.precision import Number, is_known
+from posterase.sampling.batches import Rows, gradient
+from posterase.sampling.schedules import Schedule
+
+
+class State(NamedTuple):
+    """A chain between two steps. With a leading axis on every leaf: many chains."""
+
+    theta: PyTree
+    """Unconstrained parameters."""
+    velocity: PyTree
+    """Momentum of the phase without noise, velocity of SGHMC; unused by SGLD otherwise."""
+    step: Int[Array, "*chain"]
+    """Steps taken."""
+    key: Key[Array, "*chain"]
+    """All random numbers of the chain come from this key and the number of the step."""
+    diverged: Int[Array, "*chain"]
+    """The first step after which theta was not finite; 0 where there was none."""
+
+
+class NoiseFree(eqx.Module):
+    """A first phase of `steps` steps of gradient ascent, at a fixed step size, with optional momentum."""
+
+    steps: int | Int[Array, ""]
+    step_size: Number
+    momentum: Number = 0.0
+
+    def __check_init__(self) -> None:
+        if not is_known(self.steps, self.step_size, self.momentum):
+            return
+        if not (int(self.steps) >= 1 and float(self.step_size) > 0 and 0 <= float(self.momentum) < 1):
+            raise InvalidOptionError(
+                f"the phase without noise has steps={self.steps}, step_size={self.step_size}, "
+                f"momentum={self.momentum}.",
+                "use at least one step, a positive step size, and a momentum of at least 0 and below 1.",
+            )
+
+
+class Sampler(eqx.Module):
+    """A stochastic-gradient sampler: its settings, and one step of one chain."""
+
+    schedule: eqx.AbstractVar[Schedule]
+    batch: eqx.AbstractVar[int | None]
+    noise_free: eqx.AbstractVar[NoiseFree | None]
+
+    @abc.abstractmethod
+    def start_velocity(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> PyTree:
+        """The velocity a chain starts sampling with."""
+
+    @abc.abstractmethod
+    def update(
+        self, theta: PyTree, velocity: PyTree, ascent: PyTree, step_size: Float[Array, ""], noise: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """Parameters and velocity after one step; `ascent` is ∇ of the log density, `noise` standard normal."""
+
+    def init(self, key: Key[Array, ""], theta: PyTree) -> State:
+        """A chain that has taken no step."""
+        zero = jnp.zeros((), jnp.int32)
+        velocity = self.start_velocity(jax.random.fold_in(key, 0), theta, self.schedule(jnp.ones((), jnp.int32)))
+        if self.noise_free is not None:
+            velocity = jax.tree.map(jnp.zeros_like, velocity)
+        return State(theta, velocity, zero, key, zero)
+
+    def step(self, state: State, model: AbstractModel, rows: Rows) -> State:
+        """One step of one chain."""
+        t = state.step + 1
+        for_batch, for_noise, for_velocity = jax.random.split(jax.random.fold_in(state.key, t), 3)
+        ascent = gradient(for_batch, model, state.theta, rows, self.batch)
+        step_size = self.schedule(t)
+        velocity = state.velocity
+        if self.noise_free is not None:
+            # The velocity that SGHMC samples with is drawn when sampling starts; momentum from before is dropped.
+            begins = t == self.noise_free.steps + 1
+            velocity = _where(begins, self.start_velocity(for_velocity, state.theta, step_size), velocity)
+        noise = standard_normal(for_noise, state.theta)
+        theta, velocity = self.update(state.theta, velocity, ascent, step_size, noise)
+        if self.noise_free is not None:
+            climbs = t <= self.noise_free.steps
+            theta, velocity = _where(climbs, self._climb(state, ascent), (theta, velocity))
+        finite = jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(theta)]).all()
+        diverged = jnp.where((state.diverged == 0) & ~finite, t, state.diverged)
+        return State(theta, velocity, t, state.key, diverged)
+
+    def _climb(self, state: State, ascent: PyTree) -> tuple[PyTree, PyTree]:
+        phase = self.noise_free
+        assert phase is not None
+        velocity = combine(lambda v, g: phase.momentum * v + phase.step_size * g, state.velocity, ascent)
+        return combine(lambda theta, v: theta + v, state.theta, velocity), velocity
+
+
+def combine(function: object, first: PyTree, *rest: PyTree) -> PyTree:
+    """`jax.tree.map` that keeps the precision of the first tree."""
+    return jax.tree.map(lambda leaf, *others: function(leaf, *others).astype(leaf.dtype), first, *rest)  # type: ignore[operator]
+
+
+def standard_normal(key: Key[Array, ""], like: PyTree) -> PyTree:
+    """Standard normal numbers in the shape of a tree."""
+    flat, unravel = ravel_pytree(like)
+    return unravel(jax.random.normal(key, flat.shape, flat.dtype))
+
+
+def _where(condition: Bool[Array, ""], if_true: PyTree, if_false: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), if_true, if_false)

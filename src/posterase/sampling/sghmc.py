@@ -1,0 +1,53 @@
+"""Stochastic gradient Hamiltonian Monte Carlo (Chen et al. 2014; Section 3 of the paper).
+
+    θ_{t+1} = θ_t + v_t
+    v_{t+1} = (1 − α) v_t − η_t ∇Ũ(θ_t) + √(2αη_t) W,        W ~ N(0, I),    v₀ ~ N(0, η₀ I)
+
+The paper calls α the momentum factor; it is friction: of the velocity 1 − α is kept.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from posterase.errors import InvalidOptionError
+from posterase.precision import Number, is_known
+from posterase.sampling.sampler import NoiseFree, Sampler, combine, standard_normal
+from posterase.sampling.schedules import Schedule
+
+
+class SGHMC(Sampler):
+    """Stochastic gradient Hamiltonian Monte Carlo.
+
+    Parameters
+    ----------
+    schedule
+        Step sizes: `Polynomial(a, b, r)` or `Constant(step_size)`.
+    friction
+        α, above 0 and below 1: the share of the velocity that a step loses.
+    batch
+        Rows a step. None: all of them.
+    noise_free
+        A first phase without noise: `NoiseFree(steps, step_size, momentum)`.
+    """
+
+    schedule: Schedule
+    friction: Number = 0.9
+    batch: int | None = eqx.field(default=None, static=True)
+    noise_free: NoiseFree | None = None
+
+    def __check_init__(self) -> None:
+        if is_known(self.friction) and not 0 < float(self.friction) < 1:
+            raise InvalidOptionError(f"friction is {self.friction}.", "use a number above 0 and below 1.")
+
+    def start_velocity(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> PyTree:
+        return combine(lambda w: jnp.sqrt(step_size) * w, standard_normal(key, theta))
+
+    def update(
+        self, theta: PyTree, velocity: PyTree, ascent: PyTree, step_size: Float[Array, ""], noise: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        kept, jitter = 1 - self.friction, jnp.sqrt(2 * self.friction * step_size)
+        moved = combine(lambda x, v: x + v, theta, velocity)
+        return moved, combine(lambda v, g, w: kept * v + step_size * g + jitter * w, velocity, ascent, noise)

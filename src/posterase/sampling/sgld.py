@@ -1,0 +1,43 @@
+"""Stochastic gradient Langevin dynamics (Welling & Teh 2011; Section 3 of the paper).
+
+    θ_{t+1} = θ_t − η_t ∇Ũ(θ_t) + √(2η_t) W,        W ~ N(0, I)
+
+The paper prints 2√η_t W, which would sample the posterior at twice its temperature; √(2η_t) is right.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key, PyTree
+
+from posterase.sampling.sampler import NoiseFree, Sampler, combine
+from posterase.sampling.schedules import Schedule
+
+
+class SGLD(Sampler):
+    """Stochastic gradient Langevin dynamics.
+
+    Parameters
+    ----------
+    schedule
+        Step sizes: `Polynomial(a, b, r)` or `Constant(step_size)`.
+    batch
+        Rows a step. None: all of them.
+    noise_free
+        A first phase without noise: `NoiseFree(steps, step_size, momentum)`.
+    """
+
+    schedule: Schedule
+    batch: int | None = eqx.field(default=None, static=True)
+    noise_free: NoiseFree | None = None
+
+    def start_velocity(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, theta)
+
+    def update(
+        self, theta: PyTree, velocity: PyTree, ascent: PyTree, step_size: Float[Array, ""], noise: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        moved = combine(lambda x, g, w: x + step_size * g + jnp.sqrt(2 * step_size) * w, theta, ascent, noise)
+        return moved, velocity

@@ -1,0 +1,325 @@
+"""Samplers against closed forms of the discretised chain, blackjax, and themselves cut in pieces."""
+
+import warnings
+
+import blackjax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.linalg import solve_discrete_lyapunov
+
+import posterase as pe
+from posterase import errors
+from posterase.sampling import batches
+from posterase.sampling.nuts import nuts
+from posterase.sampling.resume import load_state, save_state
+from posterase.sampling.sample import sample, start
+from posterase.sampling.sampler import NoiseFree
+from posterase.sampling.schedules import Constant, Polynomial
+from posterase.sampling.sghmc import SGHMC
+from posterase.sampling.sgld import SGLD
+from tests.oracles import GammaPoisson, LinearRegression
+from tests.statistical import assert_moments, rejected
+
+KNOWN = LinearRegression.make(rows=40, d=2)
+EVERYTHING = np.arange(40)
+
+
+def constant(step_size):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.DiscretisedChainWarning)
+        return Constant(step_size)
+
+
+def at(value, chains):
+    return {"beta": np.broadcast_to(value, (chains, 2))}
+
+
+# --- schedules
+
+
+def test_schedule_values():
+    schedule = Polynomial(4 / 2000, 0.0, 0.5005)
+    np.testing.assert_allclose(schedule(jnp.array(100)), 4 / 2000 * 100**-0.5005, rtol=1e-6)
+    np.testing.assert_allclose(schedule.scaled(2.0)(jnp.array(7)), 2 * schedule(jnp.array(7)), rtol=1e-6)
+    assert constant(0.1).scaled(3.0)(jnp.array(7)) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((1.0, 0.0, 0.5), "Ση_t² < ∞ is broken"),
+        ((1.0, 0.0, 0.2), "Ση_t² < ∞ is broken"),
+        ((1.0, 0.0, 1.1), "Ση_t = ∞ is broken"),
+        ((0.0, 0.0, 0.6), "use a > 0"),
+        ((1.0, -1.0, 0.6), "b ≥ 0"),
+    ],
+)
+def test_schedules_that_break_their_conditions(arguments, words):
+    with pytest.raises(errors.ScheduleError, match=words):
+        Polynomial(*arguments)
+
+
+def test_a_constant_step_warns():
+    with pytest.warns(errors.DiscretisedChainWarning, match="samples its own discretisation"):
+        Constant(0.1)
+
+
+# --- stationary laws of the discretised chains
+
+
+def discretised_covariance(sampler_name: str, step: float, friction: float) -> np.ndarray:
+    """The exact stationary covariance of θ for a linear chain x ← A x + noise."""
+    precision = KNOWN.precision(EVERYTHING)
+    if sampler_name == "SGLD":
+        return solve_discrete_lyapunov(np.eye(2) - step * precision, 2 * step * np.eye(2))
+    transition = np.block([[np.eye(2), np.eye(2)], [-step * precision, (1 - friction) * np.eye(2)]])
+    noise = np.block([[np.zeros((2, 4))], [np.zeros((2, 2)), 2 * friction * step * np.eye(2)]])
+    return solve_discrete_lyapunov(transition, noise)[:2, :2]
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("name", ["SGLD", "SGHMC"])
+def test_stationary_moments_of_the_discretised_chain(name, precision):
+    """4,000 independent chains, full batches, a constant step: mean and covariance of the chain's own stationary law.
+
+    The step is large enough that the posterior's own variance, which a broken chain might hit, is rejected.
+    """
+    largest = np.linalg.eigvalsh(KNOWN.precision(EVERYTHING))[-1]
+    step, friction = (0.6 if name == "SGLD" else 0.3) / largest, 0.6  # SGHMC is stable below friction/curvature
+    sampler = SGLD(constant(step)) if name == "SGLD" else SGHMC(constant(step), friction=friction)
+    model = KNOWN.model()
+    state = start(0, model, sampler, at(KNOWN.mean(EVERYTHING), 4000))
+    final = np.asarray(sample(model, sampler, state, 1, thin=120).draws.params["beta"])[:, 0]
+    covariance = discretised_covariance(name, step, friction)
+    assert_moments(final, KNOWN.mean(EVERYTHING), np.diag(covariance))
+    with rejected():
+        assert_moments(final, KNOWN.mean(EVERYTHING), KNOWN.variance(EVERYTHING))
+
+
+@pytest.mark.statistical
+def test_the_noise_as_the_paper_prints_it_is_rejected():
+    """2√η W instead of √(2η) W: variances twice as large."""
+
+    class AsPrinted(SGLD):
+        def update(self, theta, velocity, ascent, step_size, noise):
+            louder = jax.tree.map(lambda w: jnp.sqrt(2.0) * w, noise)
+            return super().update(theta, velocity, ascent, step_size, louder)
+
+    step = 0.1 / np.linalg.eigvalsh(KNOWN.precision(EVERYTHING))[-1]
+    model = KNOWN.model()
+    covariance = discretised_covariance("SGLD", step, 0.0)
+    for kind, fails in ((SGLD, False), (AsPrinted, True)):
+        sampler = kind(constant(step))
+        state = start(0, model, sampler, at(KNOWN.mean(EVERYTHING), 3000))
+        final = np.asarray(sample(model, sampler, state, 1, thin=600).draws.params["beta"])[:, 0]
+        if fails:
+            with rejected():
+                assert_moments(final, KNOWN.mean(EVERYTHING), np.diag(covariance))
+        else:
+            assert_moments(final, KNOWN.mean(EVERYTHING), np.diag(covariance))
+
+
+def test_sgld_is_blackjaxs_given_the_same_noise(x64):
+    model, sampler = KNOWN.model(), SGLD(constant(1e-3))
+    theta, key = {"beta": jnp.array([0.3, -0.5])}, jax.random.key(7)
+    noise = blackjax.util.generate_gaussian_noise(key, theta)
+    ascent = jax.grad(model.log_density)(theta)
+    ours, _ = sampler.update(theta, theta, ascent, jnp.array(1e-3), noise)
+    theirs = blackjax.sgld(lambda position, _: jax.grad(model.log_density)(position)).step(key, theta, None, 1e-3)
+    np.testing.assert_allclose(ours["beta"], theirs["beta"], rtol=1e-12)
+
+
+# --- mini-batches
+
+
+def test_mini_batch_gradients_are_unbiased(x64):
+    """A batch is drawn with replacement, so its mean is the mean over batches of one row: the full gradient."""
+    model = KNOWN.model()
+    kept = model.without(model.removal([3, 7, 20]))
+    theta = {"beta": jnp.array([0.3, -0.5])}
+    n = jnp.array(kept.n_rows)
+    singles = [jax.grad(batches.BatchDensity(kept, jnp.array([row]), n))(theta)["beta"] for row in kept.row_ids]
+    np.testing.assert_allclose(np.mean(singles, axis=0), jax.grad(kept.log_density)(theta)["beta"], rtol=1e-10)
+    pair = jax.grad(batches.BatchDensity(kept, jnp.array([0, 5]), n))(theta)["beta"]
+    np.testing.assert_allclose(pair, (singles[0] + singles[list(kept.row_ids).index(5)]) / 2, rtol=1e-10)
+
+
+@pytest.mark.statistical
+def test_batches_come_from_the_present_rows_alike():
+    """A χ² test at 1e-5 on 40,000 draws from 37 rows; removed rows never come."""
+    from scipy.stats import chi2
+
+    model = KNOWN.model()
+    kept = model.without(model.removal([3, 7, 20]))
+    ids = np.asarray(batches.draw(jax.random.key(0), batches.rows_of(kept.present), 40_000))
+    counts = np.bincount(ids, minlength=40)
+    assert counts[[3, 7, 20]].sum() == 0
+    expected = 40_000 / 37
+    statistic = ((counts[kept.row_ids] - expected) ** 2 / expected).sum()
+    assert statistic < chi2.isf(1e-5, 36)
+    lopsided = np.bincount(np.sort(ids)[: len(ids) // 2], minlength=40)
+    assert ((lopsided[kept.row_ids] - expected / 2) ** 2 / (expected / 2)).sum() > chi2.isf(1e-5, 36)
+
+
+@pytest.mark.parametrize("batch", [0, 41, 2.5, -3])
+def test_batches_that_do_not_fit(batch):
+    import jaxtyping
+
+    model = KNOWN.model()
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(errors.BatchError, match="of 40 rows"):
+            start(0, model, SGLD(Polynomial(1e-3), batch=batch), at(0.0, 1))
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_a_batch_must_fit_the_rows_that_are_left():
+    model, sampler = KNOWN.model(), SGLD(Polynomial(1e-3), batch=20)
+    state = start(0, model, sampler, at(0.0, 1))
+    with pytest.raises(errors.BatchError, match="batch is 20, of 15 rows"):
+        sample(model.without(model.removal(range(25))), sampler, state, 5)
+
+
+# --- cutting, thinning, resuming
+
+
+SAMPLERS = {
+    "SGLD": SGLD(Polynomial(1e-3), batch=8),
+    "SGHMC": SGHMC(Polynomial(1e-3), batch=8),
+    "SGHMC after a phase without noise": SGHMC(Polynomial(1e-3), batch=8, noise_free=NoiseFree(15, 1e-3, 0.9)),
+}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+def test_cut_runs_are_the_same_to_the_bit(sampler, tmp_path):
+    model = KNOWN.model()
+    state = start(0, model, sampler, at(0.0, 3))
+    whole = np.asarray(sample(model, sampler, state, 40).draws.params["beta"])
+    first = sample(model, sampler, state, 13)
+    path = save_state(tmp_path / "run.npz", first.state, model, sampler)
+    resumed = load_state(path, state, model, sampler)
+    second = sample(model, sampler, resumed, 27, report=lambda *_: None)
+    parts = np.concatenate([first.draws.params["beta"], second.draws.params["beta"]], axis=1)
+    np.testing.assert_array_equal(parts, whole)
+    thinned = np.asarray(sample(model, sampler, state, 8, thin=5).draws.params["beta"])
+    np.testing.assert_array_equal(thinned, whole[:, 4::5])
+    assert len({tuple(chain[-1]) for chain in whole}) == 3
+
+
+def test_files_of_another_run_are_refused(tmp_path):
+    model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
+    state = start(0, model, sampler, at(0.0, 2))
+    path = save_state(tmp_path / "run.npz", state, model, sampler)
+    others = {
+        "data": (model.without(model.removal([3])), sampler, state, "rows was 40 there and is 39 here"),
+        "sampler": (model, SAMPLERS["SGHMC"], state, "sampler was 'SGLD'"),
+        "schedule": (model, SGLD(Polynomial(2e-3), batch=8), state, "schedule was"),
+        "batch": (model, SGLD(Polynomial(1e-3), batch=9), state, "batch was 8 there and is 9 here"),
+        "chains": (model, sampler, start(0, model, sampler, at(0.0, 5)), "parameters was"),
+    }
+    for other_model, other_sampler, other_state, words in others.values():
+        with pytest.raises(errors.ResumeError, match=words):
+            load_state(path, other_state, other_model, other_sampler)
+    (tmp_path / "text.npz").write_text("nothing")
+    with pytest.raises(errors.InputFileError, match="not a saved state"):
+        load_state(tmp_path / "text.npz", state, model, sampler)
+    with pytest.raises(errors.InputFileError, match="no file"):
+        load_state(tmp_path / "none.npz", state, model, sampler)
+
+
+def test_a_chain_that_diverges_names_the_step():
+    model = KNOWN.model()
+    sampler = SGLD(constant(1e3))
+    state = start(0, model, sampler, at(0.0, 2))
+    with pytest.raises(
+        errors.DivergedError, match=r"chain 0 was not finite after step \d+ \(2 of 2 chains\)"
+    ) as caught:
+        sample(model, sampler, state, 100)
+    step = int(str(caught.value).split("step ")[1].split()[0])
+    before = sample(model, sampler, state, step - 1)
+    assert np.isfinite(before.draws.params["beta"]).all()
+
+
+@pytest.mark.parametrize(("draws", "thin"), [(0, 1), (5, 0)])
+def test_lengths_that_make_no_sense(draws, thin):
+    model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
+    with pytest.raises(errors.InvalidOptionError, match="at least 1"):
+        sample(model, sampler, start(0, model, sampler, at(0.0, 1)), draws, thin=thin)
+
+
+def test_options_of_samplers():
+    with pytest.raises(errors.InvalidOptionError, match="friction"):
+        SGHMC(Polynomial(1e-3), friction=1.0)
+    with pytest.raises(errors.InvalidOptionError, match="momentum"):
+        NoiseFree(10, 1e-3, 1.0)
+
+
+# --- the phase without noise, and velocities
+
+
+def test_the_first_phase_is_gradient_ascent_with_momentum(x64):
+    model = KNOWN.model()
+    sampler = SGLD(Polynomial(1e-3), noise_free=NoiseFree(10, 1e-3, momentum=0.9))
+    run = sample(model, sampler, start(0, model, sampler, at(0.0, 1)), 11)
+    theta, velocity = jnp.zeros(2), jnp.zeros(2)
+    for step in range(10):
+        velocity = 0.9 * velocity + 1e-3 * jax.grad(model.log_density)({"beta": theta})["beta"]
+        theta = theta + velocity
+        np.testing.assert_allclose(run.draws.params["beta"][0, step], theta, rtol=1e-10)
+    climbed = theta + 1e-3 * jax.grad(model.log_density)({"beta": theta})["beta"]
+    assert not np.allclose(run.draws.params["beta"][0, 10], climbed, rtol=1e-3), "the noise did not come back"
+
+
+@pytest.mark.statistical
+def test_velocities_start_from_their_law(x64):
+    """v₀ ~ N(0, η₀ I), at the start or when sampling begins after a phase without noise."""
+    model = KNOWN.model()
+    eta = float(Polynomial(1e-3)(jnp.array(1)))
+    at_start = start(0, model, SGHMC(Polynomial(1e-3)), at(0.0, 5000)).velocity["beta"]
+    assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, eta))
+    with rejected():
+        assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, 1.2 * eta))
+
+
+# --- NUTS
+
+
+@pytest.mark.statistical
+def test_nuts_draws_from_the_posterior():
+    """Against a Gamma posterior: means of thinned draws; and not from the posterior without two rows."""
+    known = GammaPoisson.make()
+    sampled = nuts(0, known.model(), {"rate": np.full(4, 1.0)}, 1000, warmup=400)
+    assert sampled.diagnostics.rhat["rate"] < 1.02
+    assert sampled.diagnostics.ess["rate"] > 400
+    assert sampled.diagnostics.divergences == 0
+    assert sampled.diagnostics.gradients >= 4000
+    assert "R̂" in str(sampled.diagnostics)
+    thinned = np.asarray(sampled.draws.params["rate"])[:, ::8].ravel()  # nearly independent
+    everything = np.arange(12)
+    assert_moments(thinned, known.mean(everything), known.variance(everything))
+    without = np.setdiff1d(everything, np.argsort(known.y)[-4:])
+    with rejected():
+        assert_moments(thinned, known.mean(without), known.variance(without))
+
+
+def test_nuts_options():
+    known = GammaPoisson.make()
+    with pytest.raises(errors.InvalidOptionError, match="draws"):
+        nuts(0, known.model(), {"rate": np.ones(2)}, 0)
+    with pytest.raises(errors.InvalidOptionError, match="target_acceptance"):
+        nuts(0, known.model(), {"rate": np.ones(2)}, 10, target_acceptance=1.0)
+    with pytest.raises(errors.OutsideSupportError):
+        nuts(0, known.model(), {"rate": -np.ones(2)}, 10)
+
+
+def test_models_that_do_not_factorise_need_all_rows():
+    masked = pe.MaskedModel(lambda p, data, present: -0.5 * jnp.sum(present * (data - p) ** 2), np.arange(9.0))
+    with pytest.raises(errors.BatchError, match="independent"):
+        start(0, masked, SGLD(Polynomial(1e-3), batch=3), np.zeros(1))
+    sampler = SGLD(Polynomial(1e-3))
+    run = sample(masked, sampler, start(0, masked, sampler, np.zeros(1)), 5)
+    assert eqx.tree_equal(run.state.step, jnp.array([5], jnp.int32))
