@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help install demo test test-all lint format bench docs lock clean
 
 help:
-	@echo "make demo      a posterior forgets rows: table and figure, before / after / exact"
+	@echo "make demo      the paper's Gaussian mixture forgets 800 of 2,000 points: table and figure"
 	@echo "make test      fast and statistical tests (at most 10 minutes on 2 cores)"
 	@echo "make test-all  slow and GPU tests as well; keeps the record in tests/last_full_run.json"
 	@echo "make lint      ruff, mypy, import-linter"

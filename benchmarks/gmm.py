@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import posterase as pe
 from benchmarks.harness import Ratio, compare
 from posterase.experiments import gmm
+from posterase.sampling.batches import BatchDensity, draw, rows_of
 
 REQUESTS = 10
 
@@ -20,6 +23,23 @@ def trainer(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
     points = gmm.initial_centres(np.asarray(model.data), settings.components)
     state = pe.start(0, model, sampler, np.broadcast_to(points, (settings.chains, *points.shape)))
     return lambda: pe.sample(model, sampler, state, 1, thin=settings.iterations).state
+
+
+def arithmetic(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
+    """The gradients of as many steps and chains, on batches drawn beforehand: no random numbers, no updates."""
+    rows = rows_of(model.present)
+    batches = draw(jax.random.key(0), rows, settings.chains * settings.batch).reshape(settings.chains, -1)
+    centres = jnp.asarray(gmm.initial_centres(np.asarray(model.data), settings.components))
+
+    @jax.jit
+    def gradients(model: pe.Model, thetas: jax.Array) -> jax.Array:
+        def step(thetas: jax.Array, _: None) -> tuple[jax.Array, None]:
+            ascent = jax.vmap(lambda theta, batch: jax.grad(BatchDensity(model, batch, rows.n))(theta))
+            return thetas + 1e-9 * ascent(thetas, batches), None
+
+        return jax.lax.scan(step, thetas, length=settings.iterations)[0]
+
+    return lambda: gradients(model, jnp.broadcast_to(centres, (settings.chains, *centres.shape)))
 
 
 def run() -> Iterator[Ratio]:
@@ -38,5 +58,9 @@ def run() -> Iterator[Ratio]:
 
         both = compare(f"GMM, {name}: retraining, 4,000 steps / a request of 4 points", train, requests)
         yield both._replace(second=both.second / REQUESTS)
-        many = trainer(dataclasses.replace(settings, chains=100), model)
+        hundred = dataclasses.replace(settings, chains=100)
+        many = trainer(hundred, model)
         yield compare(f"GMM, {name}: 100 chains / one chain", many, train, repeats=3)
+        alone = arithmetic(hundred, model)
+        what = "what limits it, arithmetic: 100 chains' steps / their mini-batch gradients alone"
+        yield compare(f"GMM, {name}: {what}", many, alone, repeats=3)
