@@ -31,19 +31,21 @@ def test_diabetes_from_the_command_line(tmp_path):
     assert done.stderr == ""
     assert "Forget one patient (1 of 442 rows)" in done.stdout
     assert "Forget all patients aged 60 or over (103 of 442 rows)" in done.stdout
-    assert (tmp_path / "posterase-diabetes.png").stat().st_size > 20_000
+    assert (tmp_path / "diabetes.png").stat().st_size > 20_000
 
 
 def test_mistakes_end_in_a_sentence(tmp_path):
-    done = run("reproduce", "diabetes", "--out", str(tmp_path / "missing"))
+    (tmp_path / "file").write_text("")
+    done = run("reproduce", "diabetes", "--out", str(tmp_path / "file" / "folder"))
     assert done.returncode == 1
-    assert "error: there is no folder" in done.stderr
+    assert "error: the folder" in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_version_and_help():
     assert run("--version").stdout == "posterase 0.1.0\n"
     assert "posterase demo --out" in run("demo", "--help").stdout
+    assert "posterase reproduce gmm" in run("reproduce", "gmm", "--help").stdout
 
 
 def test_without_matplotlib(monkeypatch, tmp_path, requests):

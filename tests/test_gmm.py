@@ -91,14 +91,14 @@ def test_reproduce_writes_table_figure_and_results(monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
     assert "floor: retrained twice" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {
-        "posterase-gmm.png",
-        "posterase-gmm.json",
-        "posterase-gmm-timings.json",
+        "gmm.png",
+        "gmm.json",
+        "timings.json",
     }
-    results = json.loads((tmp_path / "posterase-gmm.json").read_text())
+    results = json.loads((tmp_path / "gmm.json").read_text())
     assert results["sghmc"]["settings"]["seed"] == 0
     assert "seconds" not in json.dumps(results)
-    assert set(json.loads((tmp_path / "posterase-gmm-timings.json").read_text())["sghmc"]) == {
+    assert set(json.loads((tmp_path / "timings.json").read_text())["sghmc"]) == {
         "retraining",
         "a request",
     }
@@ -118,7 +118,7 @@ def test_the_demo_from_the_command_line(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "What to try next" in done.stdout
-    assert (tmp_path / "posterase-gmm.png").stat().st_size > 50_000
+    assert (tmp_path / "gmm.png").stat().st_size > 50_000
 
 
 @pytest.mark.slow

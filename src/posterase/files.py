@@ -11,6 +11,16 @@ from pathlib import Path
 from posterase.errors import OutputError
 
 
+def make_folder(folder: Path) -> Path:
+    """The folder, made where it was not there, and checked to take files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"the folder {str(folder)!r} cannot be made: {error.strerror}.", "choose another.") from error
+    check_writable(folder / "posterase")
+    return folder
+
+
 def check_writable(target: Path) -> None:
     """Refuse a file that could not be written, before the work that would fill it."""
     folder = target.parent

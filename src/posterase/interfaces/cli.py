@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 import posterase
 from posterase.errors import InvalidOptionError, MissingExtraError, PosteraseError
-from posterase.files import check_writable, written_whole
+from posterase.files import make_folder, written_whole
 
 BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
 
@@ -42,19 +42,19 @@ def root(
 
 
 SamplerName = Literal["sgld", "sghmc"]
-Out = Annotated[Path, typer.Option(help="Folder for figures and results.")]
+Out = Annotated[Path, typer.Option(help="Folder for figures and results; made where it is not there.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 
 
 @app.command()
-def demo(out: Out = Path(), seed: Seed = 0) -> None:
+def demo(out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
     """The paper's Section 5.1: a Gaussian mixture's posterior forgets 800 of 2,000 points, by SGLD and SGHMC.
 
     Example: `posterase demo --out /tmp`
     """
     _reproduce_gmm(out, seed, samplers=("sgld", "sghmc"), chains=8, ablation=False)
     Console().print(
-        "What to try next: `posterase reproduce gmm` (more chains, and the sampler's steps without the shift), "
+        "What to try next: `posterase reproduce gmm` (the same, and what the sampler's steps do without the shift), "
         "`posterase reproduce diabetes` (an exact answer to compare with), and the ten lines in README.md on a model "
         "of yours.",
         markup=False,
@@ -67,7 +67,7 @@ app.add_typer(reproduce, name="reproduce")
 
 @reproduce.command("gmm")
 def reproduce_gmm(
-    out: Out = Path(),
+    out: Out = Path("posterase-gmm"),
     seed: Seed = 0,
     sampler: Annotated[str, typer.Option(help="sgld, sghmc or both.")] = "both",
     chains: Annotated[int, typer.Option(min=1, max=1000, help="Chains of each posterior.")] = 8,
@@ -83,15 +83,14 @@ def reproduce_gmm(
 
 
 @reproduce.command("diabetes")
-def reproduce_diabetes(out: Out = Path(), seed: Seed = 0) -> None:
+def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) -> None:
     """A regression forgets patients: before, after each eraser, and the exact answer.
 
     Example: `posterase reproduce diabetes --out /tmp`
     """
     from posterase.experiments import diabetes, figures, tables
 
-    target = out / "posterase-diabetes.png"
-    check_writable(target)
+    target = make_folder(out) / "diabetes.png"
     console = Console()
     with console.status("drawing from the posterior of 442 patients") as status:
         requests = diabetes.run(seed, report=status.update)
@@ -107,9 +106,7 @@ def reproduce_diabetes(out: Out = Path(), seed: Seed = 0) -> None:
 def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool) -> None:
     from posterase.experiments import figures, gmm, tables
 
-    files = {name: out / f"posterase-gmm{name}" for name in (".png", ".json", "-timings.json")}
-    for file in files.values():
-        check_writable(file)
+    figure, results, timings = (make_folder(out) / name for name in ("gmm.png", "gmm.json", "timings.json"))
     console = Console()
     outcomes = []
     for sampler in samplers:
@@ -129,13 +126,15 @@ def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chai
             f"{outcome.settings.request_rows} points {request:.4f} s: {retraining / request:.0f} times faster "
             f"({chains} chains together, compilation apart)."
         )
-    results = {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes}
-    timings = {outcome.settings.sampler: outcome.seconds for outcome in outcomes}
-    for name, content in ((".json", results), ("-timings.json", timings)):
-        with written_whole(files[name]) as beside:
-            beside.write_text(json.dumps(content, indent=2) + "\n")
-    _draw(console, lambda: figures.draw_gmm(outcomes, files[".png"]))
-    console.print(f"Results: {files['.json']}, timings apart in {files['-timings.json']}", soft_wrap=True)
+    _write_json(results, {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes})
+    _write_json(timings, {outcome.settings.sampler: outcome.seconds for outcome in outcomes})
+    _draw(console, lambda: figures.draw_gmm(outcomes, figure))
+    console.print(f"Results: {results}, timings apart in {timings}", soft_wrap=True)
+
+
+def _write_json(path: Path, content: object) -> None:
+    with written_whole(path) as beside:
+        beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _bars(progress: Progress, prefix: str) -> Callable[[str, int, int], None]:
