@@ -56,7 +56,11 @@ def run() -> Iterator[Ratio]:
         def requests() -> Any:
             return erase(model, sampler, state, batches).state  # noqa: B023
 
-        both = compare(f"GMM, {name}: retraining, 4,000 steps / a request of 4 points", train, requests)
+        def request() -> Any:
+            return erase(model, sampler, state, batches[:1]).state  # noqa: B023
+
+        yield compare(f"GMM, {name}: retraining, 4,000 steps / one request of 4 points, alone", train, request)
+        both = compare(f"GMM, {name}: retraining, 4,000 steps / one request among {REQUESTS}", train, requests)
         yield both._replace(second=both.second / REQUESTS)
         hundred = dataclasses.replace(settings, chains=100)
         many = trainer(hundred, model)

@@ -4,6 +4,7 @@ import warnings
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ import posterase as pe
 from posterase import errors
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
 from posterase.sampling.sample import start
+from posterase.sampling.sampler import NoiseFree, streams
 from posterase.sampling.schedules import Constant, Polynomial
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
@@ -89,10 +91,11 @@ def test_step_sizes_follow_the_rows_where_asked():
     model, state = begin(sampler)
     rescaled = LiveInfluenceShift(order=2, scale=0.2, step_size="rescaled")(model, sampler, state, REQUESTS)
     np.testing.assert_allclose(rescaled.sampler.schedule.a, 1e-4 * 60 / 54, rtol=1e-5)
-    assert rescaled.listed == ()
+    assert not any("step sizes" in each for each in rescaled.listed)
     fixed = LiveInfluenceShift(order=2, scale=0.2)(model, sampler, state, REQUESTS)
     np.testing.assert_allclose(fixed.sampler.schedule.a, 1e-4, rtol=1e-6)
-    assert fixed.listed == ("step sizes chosen for 60 rows",)
+    assert "step sizes chosen for 60 rows" in fixed.listed
+    assert any("gradients" in each for each in fixed.listed)
 
 
 def test_velocities_are_drawn_anew(x64):
@@ -104,16 +107,23 @@ def test_velocities_are_drawn_anew(x64):
     one, two = (eraser(model, sampler, each, REQUESTS) for each in (state, other))
     np.testing.assert_array_equal(one.state.velocity["beta"], two.state.velocity["beta"])
     assert one.dropped == ("velocity",)
+    # And it shares its random numbers with nothing: the noise of the last step is another.
+    keys = jax.vmap(streams)(one.state.key, one.state.step)
+    noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys.noise)
+    velocity = one.state.velocity["beta"] / jnp.sqrt(1e-22)
+    assert not np.isclose(velocity, noise).any()
 
 
-def test_sampling_along_the_kept_rows_is_another_chain():
-    sampler = SGLD(Polynomial(1e-3), batch=16)
-    model, state = begin(sampler)
-    full, kept = (
-        LiveInfluenceShift(order=4, scale=0.2, along=along)(model, sampler, state, REQUESTS)
-        for along in ("full", "kept")
-    )
-    assert not np.allclose(full.state.theta["beta"], kept.state.theta["beta"])
+@pytest.mark.parametrize("along", ["full", "kept"])
+def test_which_rows_the_chain_samples_during_a_request(along, x64):
+    """Without noise to speak of and without the shift it climbs: towards the mode of all rows, or of the kept ones."""
+    sampler = SGLD(Polynomial(1e-30), noise_free=NoiseFree(10_000, 5e-3))
+    model, state = begin(sampler, chains=1)
+    rows = np.argsort(-KNOWN.y)[:24]
+    eraser = LiveInfluenceShift(order=3000, scale=0.2, along=along, shift=False)
+    theta = np.asarray(eraser(model, sampler, state, [rows]).state.theta["beta"][0])
+    expected = KNOWN.mean(EVERYTHING if along == "full" else np.setdiff1d(EVERYTHING, rows))
+    np.testing.assert_allclose(theta, expected, atol=1e-8)
 
 
 def test_the_sampler_steps_alone():
@@ -141,8 +151,36 @@ def test_stored_draws_move_with_their_chain(x64):
 def test_a_series_that_diverges_is_refused():
     sampler = frozen()
     model, state = begin(sampler)
-    with pytest.raises(errors.NonFiniteResultError, match="it diverges"):
+    with pytest.raises(errors.NonFiniteResultError, match="the series diverges: at request 0, chain 0"):
         LiveInfluenceShift(order=400, scale=50.0)(model, sampler, state, REQUESTS)
+    with pytest.raises(errors.NonFiniteResultError, match="times its first"):
+        LiveInfluenceShift(order=3, scale=1.0)(model, sampler, state, REQUESTS)
+
+
+def test_a_chain_that_diverges_on_the_way_names_its_step():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", errors.DiscretisedChainWarning)
+        wild = SGLD(Constant(1e3))
+    model, state = begin(wild)
+    with pytest.raises(errors.DivergedError, match=r"after step \d+"):
+        LiveInfluenceShift(order=30, scale=0.2, shift=False)(model, wild, state, REQUESTS)
+
+
+def test_states_and_samplers_that_do_not_fit():
+    sampler = frozen()
+    model, state = begin(sampler)
+    other = state._replace(theta={"gamma": state.theta["beta"]})
+    eraser = LiveInfluenceShift(order=2, scale=0.2)
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(errors.DensityShapeError, match="KeyError: 'beta'"):
+            eraser(model, sampler, other, REQUESTS)
+        with pytest.raises(errors.InvalidTypeError, match="SGLD"):
+            eraser(model, None, state, REQUESTS)
+        with pytest.raises(errors.BatchError, match="of 10 rows"):
+            eraser(model, SGLD(Polynomial(1e-3), batch=30), state, [range(50)])
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_requests_that_make_no_sense():

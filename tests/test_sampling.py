@@ -1,22 +1,25 @@
 """Samplers against closed forms of the discretised chain, blackjax, and themselves cut in pieces."""
 
+import dataclasses
 import warnings
 
 import blackjax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
 from scipy.linalg import solve_discrete_lyapunov
 
 import posterase as pe
 from posterase import errors
+from posterase.precision import numbers_as_arrays
 from posterase.sampling import batches
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
 from posterase.sampling.sample import sample, start
-from posterase.sampling.sampler import NoiseFree
+from posterase.sampling.sampler import NoiseFree, streams
 from posterase.sampling.schedules import Constant, Polynomial
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
@@ -95,6 +98,8 @@ def test_stationary_moments_of_the_discretised_chain(name, precision):
     final = np.asarray(sample(model, sampler, state, 1, thin=120).draws.params["beta"])[:, 0]
     covariance = discretised_covariance(name, step, friction)
     assert_moments(final, KNOWN.mean(EVERYTHING), np.diag(covariance))
+    # The covariance too: the variance of the sum of the parameters.
+    assert_moments(final.sum(axis=1), KNOWN.mean(EVERYTHING).sum(), np.asarray(covariance.sum()))
     with rejected():
         assert_moments(final, KNOWN.mean(EVERYTHING), KNOWN.variance(EVERYTHING))
 
@@ -166,8 +171,6 @@ def test_batches_come_from_the_present_rows_alike():
 
 @pytest.mark.parametrize("batch", [0, 41, 2.5, -3])
 def test_batches_that_do_not_fit(batch):
-    import jaxtyping
-
     model = KNOWN.model()
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
@@ -212,14 +215,16 @@ def test_cut_runs_are_the_same_to_the_bit(sampler, tmp_path):
 
 def test_files_of_another_run_are_refused(tmp_path):
     model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
-    state = start(0, model, sampler, at(0.0, 2))
+    state = start(0, model, sampler, at(0.7, 2))
     path = save_state(tmp_path / "run.npz", state, model, sampler)
+    assert eqx.tree_equal(load_state(path, state, model, numbers_as_arrays(sampler)), state)
     others = {
         "data": (model.without(model.removal([3])), sampler, state, "rows was 40 there and is 39 here"),
         "sampler": (model, SAMPLERS["SGHMC"], state, "sampler was 'SGLD'"),
         "schedule": (model, SGLD(Polynomial(2e-3), batch=8), state, "schedule was"),
         "batch": (model, SGLD(Polynomial(1e-3), batch=9), state, "batch was 8 there and is 9 here"),
         "chains": (model, sampler, start(0, model, sampler, at(0.0, 5)), "parameters was"),
+        "prior": (dataclasses.replace(KNOWN, prior=0.5).model(), sampler, state, "another log density"),
     }
     for other_model, other_sampler, other_state, words in others.values():
         with pytest.raises(errors.ResumeError, match=words):
@@ -249,6 +254,24 @@ def test_lengths_that_make_no_sense(draws, thin):
     model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
     with pytest.raises(errors.InvalidOptionError, match="at least 1"):
         sample(model, sampler, start(0, model, sampler, at(0.0, 1)), draws, thin=thin)
+
+
+def test_things_that_are_not_samplers_or_points():
+    model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        with pytest.raises(errors.InvalidTypeError, match="Polynomial"):
+            SGLD(1e-3)
+        with pytest.raises(errors.InvalidTypeError, match="use a number"):
+            Polynomial("x")
+        with pytest.raises(errors.InvalidTypeError, match="SGLD"):
+            start(0, model, None, at(0.0, 1))
+        with pytest.raises(errors.DrawsShapeError, match="chain axis"):
+            start(0, model, sampler, {"beta": 0.0})
+        with pytest.raises(errors.InvalidOptionError, match="steps"):
+            NoiseFree(2.5, 1e-3)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_options_of_samplers():
@@ -283,6 +306,16 @@ def test_velocities_start_from_their_law(x64):
     assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, eta))
     with rejected():
         assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, 1.2 * eta))
+    # After a phase without noise: θ does not move in step 3 but by the velocity drawn for it.
+    late = SGHMC(Polynomial(1e-3), noise_free=NoiseFree(2, 1e-12))
+    run = np.asarray(sample(model, late, start(0, model, late, at(0.0, 5000)), 3).draws.params["beta"])
+    eta_3 = float(Polynomial(1e-3)(jnp.array(3)))
+    assert_moments(run[:, 2] - run[:, 1], np.zeros(2), np.full(2, eta_3))
+
+
+def test_all_random_numbers_of_a_step_have_keys_of_their_own():
+    keys = jax.random.key_data(jnp.stack(streams(jax.random.key(0), jnp.array(5))))
+    assert len({tuple(key) for key in np.asarray(keys)}) == 4
 
 
 # --- NUTS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -207,6 +207,21 @@ def _traced(name: str, function: Callable[..., Any], *args: PyTree) -> jax.Shape
     if not hasattr(shape, "shape"):
         raise DensityShapeError(f"{name} returns {shape!r}.", "return an array.")
     return shape
+
+
+_passed: dict[Hashable, None] = {}
+REMEMBERED = 256
+"""How many kinds of model are remembered to have passed their checks."""
+
+
+def once(kind: Hashable, check: Callable[[], None]) -> None:
+    """Run a check that depends on `kind` alone, unless it passed before: tracing functions takes milliseconds."""
+    if kind in _passed:
+        return
+    check()
+    while len(_passed) >= REMEMBERED:
+        del _passed[next(iter(_passed))]
+    _passed[kind] = None
 
 
 # --- draws against the model

@@ -59,11 +59,14 @@ M = TypeVar("M", bound="AbstractModel")
 
 
 class Removal(eqx.Module):
-    """Rows to remove, padded to a bucket. Made, and checked, by `model.removal(rows)`."""
+    """Rows to remove, padded to a bucket. Made, and checked, by `model.removal(rows)`.
 
-    rows: Int[Array, " bucket"]
+    With a leading axis on both leaves: several requests side by side, for a scan over them.
+    """
+
+    rows: Int[Array, "*requests bucket"]
     """Row ids; the padding repeats the first one, whose likelihood is as finite as the others'."""
-    counted: Bool[Array, " bucket"]
+    counted: Bool[Array, "*requests bucket"]
     """False on the padding."""
 
     @property
@@ -102,7 +105,7 @@ class AbstractModel(eqx.Module):
         """How many numbers of `rows` rows are in memory at once when they are evaluated."""
 
     @abc.abstractmethod
-    def check_functions(self, params: PyTree) -> None:
+    def _check_functions(self, params: PyTree) -> None:
         """Check shapes of what the model's functions return at such parameters, without computing anything."""
 
     @abc.abstractmethod
@@ -124,7 +127,7 @@ class AbstractModel(eqx.Module):
     def removal(self, rows: ArrayLike | Sequence[int]) -> Removal:
         """Check the rows of a request (ids, or a mask over all rows) and make a `Removal` of them."""
         ids = checks.row_ids(rows, np.asarray(self.present))
-        bucket = max(SMALLEST_BUCKET, 1 << (len(ids) - 1).bit_length())
+        bucket = bucket_of(len(ids))
         padded = np.full(bucket, ids[0], dtype=np.int32)
         padded[: len(ids)] = ids
         return Removal(rows=jnp.asarray(padded), counted=jnp.arange(bucket) < len(ids))
@@ -167,6 +170,12 @@ class AbstractModel(eqx.Module):
             if name in self.transforms:
                 checks.in_support(name, np.asarray(leaf), self.transforms[name])
         self.check_functions(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), draws.params))
+
+    def check_functions(self, params: PyTree) -> None:
+        """Check what the model's functions return at parameters of such shapes; once for each kind of model."""
+        leaves, structure = jax.tree.flatten((self, params))
+        shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        checks.once((structure, shapes, widest_float()), lambda: self._check_functions(params))
 
     def _check_example(self, params: PyTree) -> None:
         check_known(self.transforms, parameter_names(params), "transforms")
@@ -255,7 +264,7 @@ class Model(AbstractModel):
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements
 
-    def check_functions(self, params: PyTree) -> None:
+    def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_prior", self.log_prior, params)
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
             shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), self.data)  # noqa: B023
@@ -364,7 +373,7 @@ class MaskedModel(AbstractModel):
         # What couples rows mostly makes a matrix of them (a Gaussian process, say).
         return max(self.present.shape[0] ** 2, sum(leaf.size for leaf in jax.tree.leaves(self.data)))
 
-    def check_functions(self, params: PyTree) -> None:
+    def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_density", self.masked_log_density, params, self.data, self.present)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
@@ -420,6 +429,11 @@ class Split(NamedTuple):
     full: LogDensity
     kept: LogDensity
     removed: RemovedLogLikelihood
+
+
+def bucket_of(rows: int) -> int:
+    """The size that a removal of so many rows is padded to: the next power of two."""
+    return max(SMALLEST_BUCKET, 1 << (rows - 1).bit_length())
 
 
 def split(model: AbstractModel, removal: Removal) -> Split:

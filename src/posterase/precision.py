@@ -27,7 +27,8 @@ T = TypeVar("T")
 
 def numbers_as_arrays(settings: T) -> T:
     """Settings with their numbers as arrays, so that another value does not compile anew."""
-    return jax.tree.map(jnp.asarray, settings)
+    # Through numpy: a plain number would make an array of weak type, which compiles apart from a strong one.
+    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), settings)
 
 
 def is_known(*numbers: Any) -> bool:

@@ -33,12 +33,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
+from posterase.checks import is_a, row_ids
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
-from posterase.model import AbstractModel, Model, Removal, RemovedLogLikelihood
+from posterase.model import AbstractModel, Model, Removal, RemovedLogLikelihood, bucket_of
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
-from posterase.sampling.sampler import Sampler, State
+from posterase.sampling.sample import check_diverged, check_state
+from posterase.sampling.sampler import Sampler, State, streams
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -109,6 +111,7 @@ class LiveInfluenceShift(eqx.Module):
             raise InvalidOptionError(
                 f"order is {self.order!r}, samples is {self.samples!r}.", "use whole numbers: order ≥ 0, samples ≥ 1."
             )
+        is_a(self.shift, bool, "shift", "use True, or False for the sampler's steps alone.")
         if self.along not in ("full", "kept"):
             raise InvalidOptionError(f"along is {self.along!r}.", "use 'full' (the paper) or 'kept'.")
         if self.step_size not in ("fixed", "rescaled"):
@@ -121,16 +124,17 @@ class LiveInfluenceShift(eqx.Module):
         model: AbstractModel,
         sampler: Sampler,
         state: State,
-        requests: Sequence[Sequence[int]] | Int[np.ndarray, "requests rows"],
+        requests: Sequence[Sequence[int] | Int[np.ndarray, " rows"]] | Int[np.ndarray, "requests rows"],
         *,
         report: Callable[[int, int], None] | None = None,
     ) -> LiveErased:
         """Answer requests one after the other; each is a list of row ids. `report(done, requests)` after each."""
-        removals = _stack([model.removal(rows) for rows in requests])
-        everything = model.removal(np.asarray(removals.rows)[np.asarray(removals.counted)])  # no row twice, some left
-        check_batch(model, sampler.batch)
-        check_batch(model.without(everything), self.batch)
-        before, total = model.n_rows, len(removals.rows)
+        is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        check_state(model, state)
+        removals, before, left = _stack(model, requests)
+        check_batch(model, sampler.batch, left)
+        check_batch(model, self.batch, left)
+        total, begun = len(removals.rows), state.step
         eraser, live = numbers_as_arrays(self), numbers_as_arrays(sampler)
         piece = total if report is None else max(1, total // PIECES)
         shift, last_terms = jax.tree.map(jnp.zeros_like, state.theta), []
@@ -141,23 +145,28 @@ class LiveInfluenceShift(eqx.Module):
             if report is not None:
                 report(min(done + piece, total), total)
         last_term = np.concatenate(last_terms)
-        _check_finite(state, last_term)
-        listed = () if self.step_size == "rescaled" else (f"step sizes chosen for {before} rows",)
-        return LiveErased(model, live, state, shift, last_term, dropped=("velocity",), listed=listed)
+        _check_converged(last_term, (state.diverged - begun - 1) // (self.samples * (self.order + 1)))
+        check_diverged(state)
+        listed = ["shift and last_term of this result, which are made from the removed rows' gradients"]
+        if self.step_size == "fixed":
+            listed.append(f"step sizes chosen for {before} rows")
+        return LiveErased(model, live, state, shift, last_term, dropped=("velocity",), listed=tuple(listed))
 
 
-def _stack(removals: list[Removal]) -> Removal:
-    """Requests side by side, all padded to the largest bucket."""
-    if not removals:
+def _stack(
+    model: AbstractModel, requests: Sequence[Sequence[int] | np.ndarray] | np.ndarray
+) -> tuple[Removal, int, int]:
+    """Requests side by side, padded to one bucket; and the rows present before, and left after all of them."""
+    present = np.asarray(model.present)
+    ids = [row_ids(rows, present) for rows in requests]
+    if not ids:
         raise InvalidOptionError("requests is empty.", "pass at least one list of row ids.")
-    bucket = max(removal.rows.size for removal in removals)
-
-    def padded(removal: Removal) -> Removal:
-        short = bucket - removal.rows.size
-        rows = jnp.pad(removal.rows, (0, short), constant_values=removal.rows[0].item())
-        return Removal(rows, jnp.pad(removal.counted, (0, short)))
-
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *map(padded, removals))
+    everything = row_ids(np.concatenate(ids), present)  # no row twice, and some left
+    bucket = bucket_of(max(map(len, ids)))
+    rows = np.stack([np.pad(each, (0, bucket - len(each)), constant_values=each[0]) for each in ids])
+    counted = np.arange(bucket) < np.array([len(each) for each in ids])[:, None]
+    before = int(present.sum())
+    return Removal(jnp.asarray(rows.astype(np.int32)), jnp.asarray(counted)), before, before - len(everything)
 
 
 Carried = tuple[Sampler, AbstractModel, State, PyTree]
@@ -181,7 +190,7 @@ def _answer(
         kept = model.without(removal)
         if eraser.step_size == "rescaled":
             factor = model.present.sum() / kept.present.sum()
-            sampler = eqx.tree_at(lambda each: each.schedule, sampler, sampler.schedule.scaled(factor))
+            sampler = sampler.rescaled(factor)
         return (sampler, kept, state, jax.tree.map(jnp.add, shift, by)), last_term
 
     (sampler, model, state, shift), last_term = jax.lax.scan(request, (sampler, model, state, shift), removals)
@@ -239,8 +248,7 @@ def _request(
             shift, last_term = jax.tree.map(jnp.zeros_like, state.theta), jnp.zeros(())
         theta = jax.tree.map(jnp.add, state.theta, shift)
         # The velocity saw the removed rows: a new one is drawn, as at the start of a chain.
-        redraw = jax.random.fold_in(jax.random.fold_in(state.key, state.step), 1)
-        velocity = sampler.start_velocity(redraw, theta, sampler.schedule(jnp.maximum(state.step, 1)))
+        velocity = sampler.fresh_velocity(state.key, theta, state.step + 1)
         return state._replace(theta=theta, velocity=velocity), shift, last_term
 
     return jax.vmap(chain)(state)
@@ -250,7 +258,7 @@ def _ascent(eraser: LiveInfluenceShift, model: AbstractModel, rows: Rows, state:
     if eraser.batch is None:
         return jax.grad(model.log_density)
     assert isinstance(model, Model)
-    ids = draw(jax.random.fold_in(jax.random.fold_in(state.key, state.step), 2), rows, eraser.batch)
+    ids = draw(streams(state.key, state.step).curvature, rows, eraser.batch)
     return jax.grad(BatchDensity(model, ids, rows.n))
 
 
@@ -258,17 +266,16 @@ def _norm(tree: PyTree) -> Float[Array, ""]:
     return jnp.sqrt(sum((leaf**2).sum() for leaf in jax.tree.leaves(tree)))
 
 
-def _check_finite(state: State, last_term: Float[np.ndarray, "requests chain"]) -> None:
-    bad = [chain for chain in range(len(state.step)) if not _finite(state.theta, chain)]
-    if bad:
-        growth = last_term[:, bad[0]]
-        request = int(np.argmax(~(growth < 1)))
+def _check_converged(last_term: Float[np.ndarray, "requests chain"], diverged_at: Int[Array, " chain"]) -> None:
+    """Refuse a series that diverged, unless the chain itself was lost first, at request `diverged_at`."""
+    bad = ~(last_term < 1)
+    requests = np.arange(len(last_term))[:, None]
+    lost = np.asarray(diverged_at)  # negative where a chain was not lost at all
+    bad &= (lost < 0) | (requests < lost)
+    if bad.any():
+        request, chain = np.unravel_index(int(bad.argmax()), bad.shape)
         raise NonFiniteResultError(
-            f"chain {bad[0]} was not finite after the requests; at request {request} the series' last term was "
-            f"{growth[request]:.3g} times its first: it diverges.",
+            f"the series diverges: at request {request}, chain {chain}, its last term is "
+            f"{last_term[request, chain]:.3g} times its first.",
             "use a smaller scale (c = scale/N′ must stay below 2 over the curvature), or InfluenceShift with CG().",
         )
-
-
-def _finite(theta: PyTree, chain: int) -> bool:
-    return all(bool(np.isfinite(leaf[chain]).all()) for leaf in jax.tree.leaves(theta))

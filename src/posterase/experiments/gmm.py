@@ -51,6 +51,11 @@ class Settings:
     points: int = 2000
     components: int = 4
     prior_sd: float = 1.0
+    centre_sd: float = 2.0
+    displacement: float = 3.0
+    """How far the two clusters that lose points are moved outwards along each axis."""
+    thin_variance: float = 0.05
+    """Variance of these two along their short axis; all others are 1."""
     removed_per_cluster: int = 400
     iterations: int = 4000
     batch: int = 64
@@ -62,6 +67,10 @@ class Settings:
     neumann_scale: float = 1.0
     monte_carlo: int = 5
     hvp_batch: int = 64
+    along: Literal["full", "kept"] = "full"
+    request_step: Literal["fixed", "rescaled"] = "fixed"
+    """Whether step sizes follow the points that are left; the paper's mixture leaves them as they are."""
+    initial: Literal["farthest kept points"] = "farthest kept points"
     chains: int = 8
     draws: int = 50
     thin: int = 20
@@ -112,10 +121,10 @@ def make_points(settings: Settings) -> Points:
     """The synthetic set, from the seed."""
     rng = np.random.default_rng(settings.seed)
     each = settings.points // settings.components
-    centres = rng.normal(scale=2.0, size=(settings.components, 2))
-    centres[-2:] += 3.0 * np.sign(centres[-2:])  # the two that lose points stand apart
+    centres = rng.normal(scale=settings.centre_sd, size=(settings.components, 2))
+    centres[-2:] += settings.displacement * np.sign(centres[-2:])  # the two that lose points stand apart
     spread = np.ones((settings.components, 2))
-    spread[-2], spread[-1] = (1.0, 0.05), (0.05, 1.0)
+    spread[-2, 1] = spread[-1, 0] = settings.thin_variance
     cluster = np.repeat(np.arange(settings.components), each)
     z = centres[cluster] + np.sqrt(spread[cluster]) * rng.normal(size=(len(cluster), 2))
     lost = [
@@ -174,7 +183,8 @@ def make_eraser(settings: Settings) -> LiveInfluenceShift:
         scale=settings.neumann_scale,
         samples=settings.monte_carlo,
         batch=settings.hvp_batch,
-        step_size="fixed",
+        along=settings.along,
+        step_size=settings.request_step,
     )
 
 
@@ -184,7 +194,7 @@ def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     model = make_model(settings, points)
     kept = model.without(model.removal(points.removed))
     keys = jax.random.split(jax.random.key(settings.seed), 3)
-    initial = initial_centres(points.z, settings.components)
+    initial = initial_centres(points.z[kept.row_ids], settings.components)  # the start must not know the others
     sampler = make_sampler(settings, model.n_rows)
     retrainer = make_sampler(settings, model.n_rows if settings.retrain_step == "full N" else kept.n_rows)
 

@@ -124,7 +124,8 @@ def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chai
         console.print(
             f"{outcome.settings.sampler.upper()}: retraining {retraining:.3f} s, a request of "
             f"{outcome.settings.request_rows} points {request:.4f} s: {retraining / request:.0f} times faster "
-            f"({chains} chains together, compilation apart)."
+            f"({chains} chains together, compilation apart). The series' last term was {outcome.last_term:.2f} of its "
+            "first at most."
         )
     _write_json(results, {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes})
     _write_json(timings, {outcome.settings.sampler: outcome.seconds for outcome in outcomes})

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.errors import BatchError
@@ -61,15 +62,17 @@ def gradient(key: Key[Array, ""], model: AbstractModel, theta: PyTree, rows: Row
     return jax.grad(BatchDensity(model, draw(key, rows, size), rows.n))(theta)
 
 
-def check_batch(model: AbstractModel, size: int | None) -> None:
-    """A batch has at least one row, at most all of them, and needs a model that factorises."""
+def check_batch(model: AbstractModel, size: int | None, rows: int | None = None) -> None:
+    """A batch has at least one row, at most all (or `rows`) of them, and needs a model that factorises."""
     if size is None:
         return
+    rows = model.n_rows if rows is None else rows
     if not isinstance(model, Model):
         raise BatchError(
             "mini-batches need a model whose rows are independent.", "use batch=None: every step sees all rows."
         )
-    if not (isinstance(size, int) and 1 <= size <= model.n_rows):
+    whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
+    if not (whole and 1 <= size <= rows):
         raise BatchError(
-            f"batch is {size!r}, of {model.n_rows} rows.", "use a whole number from 1 to the rows, or None for all."
+            f"batch is {size!r}, of {rows} rows.", "use a whole number from 1 to the rows, or None for all."
         )

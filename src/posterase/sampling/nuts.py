@@ -21,6 +21,7 @@ from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
+from posterase.sampling.sample import initial_points
 
 PIECES = 10
 
@@ -40,7 +41,8 @@ class NutsDiagnostics:
 
     def __str__(self) -> str:
         worst, least = max(self.rhat.values()), min(self.ess.values())
-        return f"R̂ {worst:.3f} at worst, ESS {least:.0f} at least, {self.divergences} divergences"
+        rhat = "R̂ not measured, for want of a second chain" if np.isnan(worst) else f"R̂ {worst:.3f} at worst"
+        return f"{rhat}, ESS {least:.0f} at least, {self.divergences} divergences"
 
 
 class NutsSampled(NamedTuple):
@@ -69,7 +71,7 @@ def nuts(
             raise InvalidOptionError(f"{name} is {value!r}.", "use a whole number, at least 4.")
     if not 0 < target_acceptance < 1:
         raise InvalidOptionError(f"target_acceptance is {target_acceptance}.", "use a number between 0 and 1.")
-    points = Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
+    points = initial_points(initial)
     model.check(points)
     for_warmup, for_draws = (jax.random.split(one, points.n_chains) for one in jax.random.split(as_key(key)))
     state, settings = _warm(for_warmup, model, jax.vmap(model.unconstrain)(points.flat()), warmup, target_acceptance)

@@ -21,6 +21,7 @@ from posterase.errors import InputFileError, ResumeError
 from posterase.files import written_whole
 from posterase.model import AbstractModel
 from posterase.parameters import parameter_names
+from posterase.precision import numbers_as_arrays
 from posterase.sampling.sampler import Sampler, State
 
 
@@ -29,7 +30,8 @@ def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel,
     plain = state._replace(key=jax.random.key_data(state.key))
     arrays = {f"leaf{at}": np.asarray(leaf) for at, leaf in enumerate(jax.tree.leaves(plain))}
     with written_whole(path) as beside, beside.open("wb") as file:
-        np.savez(file, allow_pickle=False, run=np.array(json.dumps(describe(state, model, sampler))), **arrays)
+        run = {**describe(state, model, sampler), "log_density": probe(state, model)}
+        np.savez(file, allow_pickle=False, run=np.array(json.dumps(run)), **arrays)
     return Path(path)
 
 
@@ -38,10 +40,11 @@ def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, 
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = dict(archive)
-        saved = json.loads(str(arrays.pop("run")))
+        saved = dict(json.loads(str(arrays.pop("run"))))
+        leaves = [jnp.asarray(arrays[f"leaf{at}"]) for at in range(len(jax.tree.leaves(like)))]
     except FileNotFoundError as error:
         raise InputFileError(f"there is no file {os.fspath(path)!r}.", "check the path.") from error
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, EOFError) as error:
+    except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile, EOFError) as error:
         raise InputFileError(
             f"{os.fspath(path)!r} is not a saved state: {error}", "use a file that save_state wrote."
         ) from error
@@ -53,9 +56,14 @@ def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, 
                 "resume with the model, data and sampler the run was started with, or start a new one.",
             )
     plain = like._replace(key=jax.random.key_data(like.key))
-    leaves = [jnp.asarray(arrays[f"leaf{at}"]) for at in range(len(arrays))]
     loaded = jax.tree.unflatten(jax.tree.structure(plain), leaves)
-    return loaded._replace(key=jax.random.wrap_key_data(loaded.key))
+    state = loaded._replace(key=jax.random.wrap_key_data(loaded.key, impl=jax.random.key_impl(like.key)))
+    if not np.isclose(probe(state, model), saved.get("log_density", np.nan), rtol=1e-4, atol=1e-3):
+        raise ResumeError(
+            f"{os.fspath(path)!r} is of another run: the model has another log density at the saved parameters.",
+            "resume with the very prior, likelihood and data the run was started with, or start a new one.",
+        )
+    return state
 
 
 def describe(state: State, model: AbstractModel, sampler: Sampler) -> dict[str, Any]:
@@ -63,18 +71,26 @@ def describe(state: State, model: AbstractModel, sampler: Sampler) -> dict[str, 
     names = parameter_names(state.theta)
     shapes = [f"{leaf.dtype}{list(leaf.shape)}" for leaf in jax.tree.leaves(state.theta)]
     settings = {
-        name: [float(leaf) for leaf in jax.tree.leaves(getattr(sampler, name))] for name in ("schedule", "noise_free")
+        name: [float(leaf) for leaf in jax.tree.leaves(numbers_as_arrays(getattr(sampler, name)))]
+        for name in ("schedule", "noise_free")
     }
     return {
         "sampler": type(sampler).__name__,
         "schedule": [type(sampler.schedule).__name__, *settings["schedule"]],
-        "friction": float(getattr(sampler, "friction", 0.0)),
+        "friction": float(np.float32(getattr(sampler, "friction", 0.0))),
         "batch": sampler.batch,
         "noise_free": settings["noise_free"],
         "parameters": dict(zip(names, shapes, strict=True)),
+        "transforms": {name: transform.describe() for name, transform in sorted(model.transforms.items())},
+        "key": str(jax.random.key_impl(state.key)),
         "rows": model.n_rows,
         "data": digest(model),
     }
+
+
+def probe(state: State, model: AbstractModel) -> float:
+    """The first chain's log density: another prior or likelihood gives another."""
+    return float(model.log_density(jax.tree.map(lambda leaf: leaf[0], state.theta)))
 
 
 def digest(model: AbstractModel) -> str:

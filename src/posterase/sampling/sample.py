@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from posterase.checks import whole_number
+from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
 from posterase.errors import DivergedError, DrawsShapeError
 from posterase.keys import as_key
@@ -33,11 +33,22 @@ class Sampled(NamedTuple):
 
 def start(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
-    points = Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
+    is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+    points = initial_points(initial)
     model.check(points)
     check_batch(model, sampler.batch)
     keys = jax.random.split(as_key(key), points.n_chains)
     return jax.vmap(sampler.init)(keys, jax.vmap(model.unconstrain)(points.flat()))
+
+
+def initial_points(initial: PyTree) -> Draws:
+    """Initial points of chains, leaves shaped `(chain, …)`, as one draw of each chain."""
+    if any(np.ndim(leaf) == 0 for leaf in jax.tree.leaves(initial)):
+        raise DrawsShapeError(
+            "initial has a single number where chains are wanted.",
+            "give every parameter a leading chain axis: (chain, …).",
+        )
+    return Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
 
 
 def sample(
@@ -60,15 +71,16 @@ def sample(
     whole_number("thin", thin, 1)
     if piece is not None:
         whole_number("piece", piece, 1)
+    is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
     check_batch(model, sampler.batch)
-    _check_state(model, state)
+    check_state(model, state)
     sampler = numbers_as_arrays(sampler)
     piece = piece or (draws if report is None else max(1, draws // PIECES))
     pieces, done = [], 0
     while done < draws:
         size = min(piece, draws - done)
         state, thetas = _run(sampler, model, state, size, thin)
-        _check_diverged(state)
+        check_diverged(state)
         pieces.append(thetas)
         done += size
         if report is not None:
@@ -92,7 +104,8 @@ def _run(sampler: Sampler, model: AbstractModel, state: State, draws: int, thin:
     return state, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
 
 
-def _check_diverged(state: State) -> None:
+def check_diverged(state: State) -> None:
+    """Raise `DivergedError`, with chain and step, where a chain is not finite."""
     steps = np.atleast_1d(state.diverged)
     if (steps > 0).any():
         chain = int(np.argmax(steps > 0))
@@ -102,8 +115,9 @@ def _check_diverged(state: State) -> None:
         )
 
 
-def _check_state(model: AbstractModel, state: State) -> None:
+def check_state(model: AbstractModel, state: State) -> None:
+    """The state is one of chains of this model."""
     if not isinstance(state, State):
         raise DrawsShapeError(f"state is a {type(state).__name__}.", "make one: start(key, model, sampler, initial).")
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.theta)
-    model.check_functions(jax.eval_shape(model.constrain, one))
+    model.check_functions(one if not model.transforms else jax.eval_shape(model.constrain, one))

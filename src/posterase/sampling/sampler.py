@@ -11,7 +11,7 @@ In a first phase without noise (Zhang et al. 2020, Appendix D of the paper) the 
 from __future__ import annotations
 
 import abc
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase.checks import is_a, whole_number
 from posterase.errors import InvalidOptionError
 from posterase.model import AbstractModel
 from posterase.precision import Number, is_known
@@ -41,6 +42,22 @@ class State(NamedTuple):
     """The first step after which theta was not finite; 0 where there was none."""
 
 
+class Streams(NamedTuple):
+    """The keys of one step, one for each thing that is random. This function of chain and step owns them all."""
+
+    batch: Key[Array, ""]
+    noise: Key[Array, ""]
+    velocity: Key[Array, ""]
+    """For a velocity drawn anew before the step."""
+    curvature: Key[Array, ""]
+    """For the rows that a Hessian-vector product sees at the state the step ended in."""
+
+
+def streams(key: Key[Array, ""], t: Int[Array, ""]) -> Streams:
+    """The keys of step t of a chain."""
+    return Streams(*jax.random.split(jax.random.fold_in(key, t), 4))
+
+
 class NoiseFree(eqx.Module):
     """A first phase of `steps` steps of gradient ascent, at a fixed step size, with optional momentum."""
 
@@ -51,12 +68,16 @@ class NoiseFree(eqx.Module):
     def __check_init__(self) -> None:
         if not is_known(self.steps, self.step_size, self.momentum):
             return
-        if not (int(self.steps) >= 1 and float(self.step_size) > 0 and 0 <= float(self.momentum) < 1):
+        whole_number("steps", int(self.steps) if isinstance(self.steps, jax.Array) else self.steps, 1)
+        if not (0 < float(self.step_size) < float("inf") and 0 <= float(self.momentum) < 1):
             raise InvalidOptionError(
                 f"the phase without noise has steps={self.steps}, step_size={self.step_size}, "
                 f"momentum={self.momentum}.",
-                "use at least one step, a positive step size, and a momentum of at least 0 and below 1.",
+                "use a positive step size, and a momentum of at least 0 and below 1.",
             )
+
+
+S = TypeVar("S", bound="Sampler")
 
 
 class Sampler(eqx.Module):
@@ -76,26 +97,40 @@ class Sampler(eqx.Module):
     ) -> tuple[PyTree, PyTree]:
         """Parameters and velocity after one step; `ascent` is ∇ of the log density, `noise` standard normal."""
 
+    def __check_init__(self) -> None:
+        is_a(self.schedule, Schedule, "schedule", "use Polynomial(a, b, r) or Constant(step_size).")
+
     def init(self, key: Key[Array, ""], theta: PyTree) -> State:
         """A chain that has taken no step."""
         zero = jnp.zeros((), jnp.int32)
-        velocity = self.start_velocity(jax.random.fold_in(key, 0), theta, self.schedule(jnp.ones((), jnp.int32)))
-        if self.noise_free is not None:
-            velocity = jax.tree.map(jnp.zeros_like, velocity)
-        return State(theta, velocity, zero, key, zero)
+        return State(theta, self.fresh_velocity(key, theta, zero + 1), zero, key, zero)
+
+    def fresh_velocity(self, key: Key[Array, ""], theta: PyTree, t: Int[Array, ""]) -> PyTree:
+        """A velocity for step t that has seen no data: none while the chain climbs, else as sampling starts."""
+        drawn = self.start_velocity(streams(key, t).velocity, theta, self.schedule(t))
+        if self.noise_free is None:
+            return drawn
+        return _where(t <= self.noise_free.steps, jax.tree.map(jnp.zeros_like, drawn), drawn)
+
+    def rescaled(self: S, factor: Number) -> S:
+        """The same sampler with all its step sizes times a factor."""
+        changed = eqx.tree_at(lambda sampler: sampler.schedule, self, self.schedule.scaled(factor))
+        if self.noise_free is None:
+            return changed
+        return eqx.tree_at(lambda sampler: sampler.noise_free.step_size, changed, self.noise_free.step_size * factor)
 
     def step(self, state: State, model: AbstractModel, rows: Rows) -> State:
         """One step of one chain."""
         t = state.step + 1
-        for_batch, for_noise, for_velocity = jax.random.split(jax.random.fold_in(state.key, t), 3)
-        ascent = gradient(for_batch, model, state.theta, rows, self.batch)
+        keys = streams(state.key, t)
+        ascent = gradient(keys.batch, model, state.theta, rows, self.batch)
         step_size = self.schedule(t)
         velocity = state.velocity
         if self.noise_free is not None:
             # The velocity that SGHMC samples with is drawn when sampling starts; momentum from before is dropped.
             begins = t == self.noise_free.steps + 1
-            velocity = _where(begins, self.start_velocity(for_velocity, state.theta, step_size), velocity)
-        noise = standard_normal(for_noise, state.theta)
+            velocity = _where(begins, self.fresh_velocity(state.key, state.theta, t), velocity)
+        noise = standard_normal(keys.noise, state.theta)
         theta, velocity = self.update(state.theta, velocity, ascent, step_size, noise)
         if self.noise_free is not None:
             climbs = t <= self.noise_free.steps

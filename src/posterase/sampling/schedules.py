@@ -13,9 +13,12 @@ import abc
 import warnings
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
+from posterase.checks import is_a
 from posterase.errors import DiscretisedChainWarning, ScheduleError
 from posterase.precision import Number, is_known
 
@@ -52,15 +55,17 @@ class Polynomial(Schedule):
     def __check_init__(self) -> None:
         if not is_known(self.a, self.b, self.r):
             return
+        for name, value in (("a", self.a), ("b", self.b), ("r", self.r)):
+            is_a(value, (int, float, np.number, np.ndarray, jax.Array), name, "use a number.")
         a, b, r = float(self.a), float(self.b), float(self.r)
         if not (0 < a < float("inf") and 0 <= b < float("inf")):
             raise ScheduleError(f"the schedule a(b + t)^−r has a = {a:g}, b = {b:g}.", "use a > 0 and b ≥ 0.")
-        if not r <= 1:
+        if r > 1:
             raise ScheduleError(
                 f"with r = {r:g} the step sizes have a finite sum: Ση_t = ∞ is broken, the chain stops short.",
                 "use 0.5 < r ≤ 1.",
             )
-        if not r > 0.5:
+        if not r > 0.5:  # NaN too
             raise ScheduleError(
                 f"with r = {r:g} the squared step sizes have an infinite sum: Ση_t² < ∞ is broken, the noise of the "
                 "mini-batches never dies out.",
@@ -82,6 +87,7 @@ class Constant(Schedule):
     def __check_init__(self) -> None:
         if not is_known(self.step_size):
             return
+        is_a(self.step_size, (int, float, np.number, np.ndarray, jax.Array), "step_size", "use a positive number.")
         if not 0 < float(self.step_size) < float("inf"):
             raise ScheduleError(f"the step size is {self.step_size}.", "use a positive number.")
         warnings.warn(
