@@ -6,6 +6,9 @@ round. The model:
 
     μ_k ~ N(0, σ² I), k = 1 … K,        z_i ~ (1/K) Σ_k N(μ_k, I),        K = 4, σ = 1
 
+The removed points are not a random sample of their clusters: those farther along the long axis are likelier to go, so
+that the centres have somewhere to move to.
+
 Three posteriors, all from one initial point: the original one of all points; the processed one, from which 400 points
 of each displaced cluster are erased in batches of 4 along the live chain; and the target, retrained on the kept points.
 Several chains of each are run side by side; a draw is one state of one chain from the last part of its run. Centres
@@ -57,6 +60,9 @@ class Settings:
     thin_variance: float = 0.05
     """Variance of these two along their short axis; all others are 1."""
     removed_per_cluster: int = 400
+    removal_tilt: float = 1.0
+    """The log-odds of being removed rise by this much a standard deviation along a cluster's long axis, so that what is
+    left of the cluster has another centre; at 0 a random sample is removed, and the centres hardly move."""
     iterations: int = 4000
     batch: int = 64
     step_scale: float = 4.0
@@ -127,10 +133,12 @@ def make_points(settings: Settings) -> Points:
     spread[-2, 1] = spread[-1, 0] = settings.thin_variance
     cluster = np.repeat(np.arange(settings.components), each)
     z = centres[cluster] + np.sqrt(spread[cluster]) * rng.normal(size=(len(cluster), 2))
-    lost = [
-        rng.permutation(np.flatnonzero(cluster == k))[: settings.removed_per_cluster]
-        for k in (settings.components - 2, settings.components - 1)
-    ]
+    lost = []
+    for k, long_axis in ((settings.components - 2, 0), (settings.components - 1, 1)):
+        rows = np.flatnonzero(cluster == k)
+        # The largest of tilt · coordinate + Gumbel noise: a sample without replacement, with weights exp(tilt · z).
+        order = settings.removal_tilt * (z - centres[k])[rows, long_axis] + rng.gumbel(size=len(rows))
+        lost.append(rows[np.argsort(-order)[: settings.removed_per_cluster]])
     return Points(z, cluster, rng.permutation(np.concatenate(lost)))
 
 

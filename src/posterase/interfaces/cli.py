@@ -52,9 +52,9 @@ def demo(out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
 
     Example: `posterase demo --out /tmp`
     """
-    _reproduce_gmm(out, seed, samplers=("sgld", "sghmc"), chains=8, ablation=False)
+    _reproduce_gmm(out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
     Console().print(
-        "What to try next: `posterase reproduce gmm` (the same, and what the sampler's steps do without the shift), "
+        "What to try next: `posterase reproduce gmm` (more chains, and what the sampler's steps do without the shift), "
         "`posterase reproduce diabetes` (an exact answer to compare with), and the ten lines in README.md on a model "
         "of yours.",
         markup=False,
