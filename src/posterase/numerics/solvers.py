@@ -34,7 +34,7 @@ from posterase.precision import Number, is_known
 
 DENSE_UP_TO = 100
 """Parameters up to which the default solver is `Cholesky`. It makes d products H v, CG some ten: with 300 parameters
-CG is twice as fast on a CPU (`python -m benchmarks influence_shift`; on a GPU, which makes products side by side, the
+CG is already faster on a CPU (`python -m benchmarks influence_shift`; on a GPU, which makes products side by side, the
 matrix still wins there), with few parameters Cholesky is exact at no cost."""
 
 LANCZOS_STEPS = 16
