@@ -90,9 +90,7 @@ def test_the_same_seed_gives_the_same_bytes(outcome):
 
 
 def small_settings(monkeypatch):
-    real = gmm.Settings
     monkeypatch.setattr(gmm, "Settings", lambda **given: dataclasses.replace(SMALL, **{**given, "chains": 2}))
-    return real
 
 
 def test_reproduce_writes_table_figure_and_results(monkeypatch, tmp_path):

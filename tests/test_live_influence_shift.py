@@ -36,7 +36,7 @@ def begin(sampler, chains=2):
     return model, start(0, model, sampler, initial)
 
 
-def closed_form(order, scale, hessian_rows_left=True):
+def closed_form(order, scale):
     """The sum over requests of −c Σᵢ₌₀ʲ (I − cH)ⁱ v, H of the rows present when the request comes, c = scale/N′."""
     theta, rows, total = KNOWN.mean(EVERYTHING), EVERYTHING, np.zeros(3)
     for request in REQUESTS:

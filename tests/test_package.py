@@ -108,7 +108,7 @@ def test_the_record_of_the_last_full_run(request):
     assert re.fullmatch(r"(?!0{40})[0-9a-f]{40}", record["commit"])  # not looked up: a clone may be shallow
 
 
-def test_keyword_free_public_names():
+def test_public_names():
     """What DESIGN promises under `pe.`; a change here is a change of the interface."""
     expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "Reweight", "InfluenceShift", "CG", "Cholesky"}
     assert expected <= set(dir(pe))

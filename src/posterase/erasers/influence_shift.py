@@ -114,11 +114,12 @@ class InfluenceShift(Eraser):
             whole_number("samples", self.samples, 1)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        curved = model.without(removal) if self.hessian == "kept" else model
+        kept = model.without(removal)
         one = jax.tree.map(lambda leaf: leaf[0], draws.flat())
         dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.unconstrain, one)))
         solver = numbers_as_arrays(self.solver or default_solver(dimension))
-        densities = LogDensity(curved), RemovedLogLikelihood(model, removal)
+        curved = LogDensity(kept if self.hessian == "kept" else model)
+        densities = curved, RemovedLogLikelihood(model, removal)
         moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), self._pick(key, draws))
         _check_finite(moved)
         params = jax.tree.map(lambda new, old: new.reshape(old.shape), moved.params, draws.params)
@@ -133,7 +134,7 @@ class InfluenceShift(Eraser):
             left_out=dict(zip(draws.names, map(float, jax.tree.leaves(moved.left_out)), strict=True)),
             covariance_gap=float(dimension * 0.5 * (-share - np.log1p(-share))),
             solved=jax.device_get(moved.solved),
-            weights=_weigh(model, draws, shifted, removal) if self.weigh else None,
+            weights=_weigh(model, kept, draws, shifted) if self.weigh else None,
         )
         return Erased(shifted, _judge(diagnostics), diagnostics)
 
@@ -223,9 +224,9 @@ def _check_used(draws: Draws, moved: _Moved) -> None:
         )
 
 
-def _weigh(model: AbstractModel, draws: Draws, shifted: Draws, removal: Removal) -> Smoothed:
+def _weigh(model: AbstractModel, kept: AbstractModel, draws: Draws, shifted: Draws) -> Smoothed:
     """Log-weights of the moved draws: kept(θ + shift) − full(θ); the shift has no Jacobian."""
-    log_weights = evaluate(LogDensity(model.without(removal)), shifted) - evaluate(LogDensity(model), draws)
+    log_weights = evaluate(LogDensity(kept), shifted) - evaluate(LogDensity(model), draws)
     if draws.log_weights is not None:
         log_weights = log_weights + np.asarray(draws.log_weights, np.float64)
     if np.isnan(log_weights).any() or not (log_weights < np.inf).all() or not np.isfinite(log_weights).any():
