@@ -151,10 +151,17 @@ class Draws(eqx.Module):
         Draws repeat in proportion to their weights. Chains lose their meaning: what comes back is one sample, dealt
         out in random order into arrays of the old shape.
         """
+        return self.take(self.ancestors(key))
+
+    def ancestors(self, key: Key[Array, ""] | int) -> Int[Array, "chain draw"]:
+        """Which draws `resample` picks with this key: their places with chains laid end to end."""
         pick, deal = jax.random.split(as_key(key))
         ancestors = systematic(pick, self.weights.ravel(), self.n_chains * self.n_draws)
-        ancestors = jax.random.permutation(deal, ancestors).reshape(self.n_chains, self.n_draws)
-        return self.replace(jax.tree.map(lambda leaf: leaf[ancestors], self.flat()))
+        return jax.random.permutation(deal, ancestors).reshape(self.n_chains, self.n_draws)
+
+    def take(self, places: Int[Array, "chain draw"]) -> Draws:
+        """The draws at these places, chains laid end to end, with equal weights."""
+        return self.replace(jax.tree.map(lambda leaf: leaf[places], self.flat()))
 
     # --- labelled trees and files
 

@@ -21,6 +21,7 @@ from jaxtyping import Array, Key
 
 from posterase.checks import is_a
 from posterase.draws import Draws
+from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
@@ -50,6 +51,8 @@ class Erased:
     """Whether the diagnostics pass."""
     diagnostics: Any
     """What the eraser measured; a dataclass of its own for each eraser."""
+    evidence: Evidence
+    """The part of it that all erasers share, for a policy to judge."""
 
     @property
     def brief(self) -> str:

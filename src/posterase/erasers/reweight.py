@@ -16,15 +16,17 @@ from __future__ import annotations
 
 import dataclasses
 
+import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Int, Key
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.evidence import Cost, Evidence, base_weights, parameter_ess, weigh
 from posterase.errors import NonFiniteResultError
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate
-from posterase.numerics.weights import smooth
+from posterase.numerics.weights import Estimate, smooth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +41,14 @@ class ReweightDiagnostics:
     """Effective number of draws after reweighting."""
     n_draws: int
     """Number of draws, all chains together."""
+    epsilon: Estimate
+    """KL to the kept posterior of a returned (weighted) draw."""
+    before_weights: Estimate
+    """KL to the kept posterior of the untouched draws."""
+    log_evidence_ratio: Estimate
+    """log p(S) − log p(S − S′), where the likelihood is normalised."""
+    ancestors: Int[np.ndarray, "chain draw"] | None
+    """Where draws were resampled: which draw, chains laid end to end, each one came from."""
 
     @property
     def brief(self) -> str:
@@ -50,10 +60,19 @@ class ReweightDiagnostics:
 
 
 class Reweight(Eraser):
-    """Importance weights −removed(θ), Pareto smoothed. The draws stay; `draws.resample(key)` makes weights equal."""
+    """Importance weights −removed(θ), Pareto smoothed.
+
+    Parameters
+    ----------
+    resample
+        Whether to resample the draws to equal weights. By default they stay as they are and carry the weights.
+    """
+
+    resample: bool = eqx.field(default=False, static=True)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        raw = -evaluate(RemovedLogLikelihood(model, removal), draws)
+        log_weights = -evaluate(RemovedLogLikelihood(model, removal), draws)
+        raw = log_weights
         if draws.log_weights is not None:
             raw = raw + np.asarray(draws.log_weights, np.float64)
         if np.isnan(raw).any() or not (raw < np.inf).all() or not np.isfinite(raw).any():
@@ -63,8 +82,32 @@ class Reweight(Eraser):
                 "data belong together.",
             )
         smoothed = smooth(raw)
-        diagnostics = ReweightDiagnostics(smoothed.pareto_k, smoothed.threshold, smoothed.ess, raw.size)
-        return Erased(draws.replace(draws.params, smoothed.log_weights), _judge(diagnostics), diagnostics)
+        weighed = weigh(log_weights, base_weights(draws), smoothed)
+        weighted = draws.replace(draws.params, smoothed.log_weights)
+        ancestors = weighted.ancestors(key) if self.resample else None
+        diagnostics = ReweightDiagnostics(
+            pareto_k=smoothed.pareto_k,
+            threshold=smoothed.threshold,
+            ess=smoothed.ess,
+            n_draws=raw.size,
+            epsilon=weighed.epsilon,
+            before_weights=weighed.before_weights,
+            log_evidence_ratio=weighed.log_evidence_ratio,
+            ancestors=None if ancestors is None else np.asarray(ancestors),
+        )
+        evidence = Evidence(
+            ess=parameter_ess(weighted),
+            cost=Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
+            pareto_k=smoothed.pareto_k,
+            threshold=smoothed.threshold,
+            epsilon=weighed.epsilon,
+            before_weights=weighed.before_weights,
+            log_evidence_ratio=weighed.log_evidence_ratio,
+            weighted=True,
+            resembles=lambda other: -evaluate(RemovedLogLikelihood(model, removal), other),
+        )
+        returned = weighted if ancestors is None else weighted.take(ancestors)
+        return Erased(returned, _judge(diagnostics), diagnostics, evidence)
 
 
 def _judge(diagnostics: ReweightDiagnostics) -> Result:
@@ -75,5 +118,5 @@ def _judge(diagnostics: ReweightDiagnostics) -> Result:
     return Result(
         False,
         f"the weights rest on a few draws (k̂ {diagnostics.pareto_k:.2f}, above {diagnostics.threshold:.2f}).",
-        "move the draws (InfluenceShift), remove fewer rows, or refit.",
+        "move the draws (Transport), remove fewer rows, or refit.",
     )

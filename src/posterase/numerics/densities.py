@@ -8,11 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from posterase.draws import Draws
 from posterase.errors import PrecisionError
-from posterase.model import LogDensity, MaskedModel, RemovedLogLikelihood
+from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLikelihood
 from posterase.precision import cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
@@ -32,14 +33,42 @@ def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
     Only up to a constant, but the same constant for all draws.
     """
     flat = draws.flat()
-    values, wide = in_float64(lambda wide: _evaluate(density, flat, wide), "the model's density")
+    values = _precise(density, lambda wide: _evaluate(density, flat, wide))
+    return values.reshape(draws.n_chains, draws.n_draws)
+
+
+def evaluate_at(density: Density, thetas: Float[np.ndarray, "n d"], like: PyTree) -> Float[np.ndarray, " n"]:
+    """The same at raveled unconstrained parameters, whose structure is that of `like`."""
+    return _precise(density, lambda wide: _evaluate_at(density, jnp.asarray(thetas), like, wide))
+
+
+def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray, "n d"], PyTree]:
+    """All draws as raveled unconstrained parameters, in float64; and those of one draw, for the structure."""
+    flat = draws.flat()
+    thetas, _ = in_float64(lambda wide: _unconstrain(model, flat, wide), "the model's transforms")
+    like = jax.eval_shape(model.unconstrain, jax.tree.map(lambda leaf: leaf[0], flat))
+    return np.asarray(thetas, np.float64), jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+
+
+def constrained(
+    model: AbstractModel, thetas: Float[np.ndarray, "n d"], like: PyTree, draws: Draws
+) -> PyTree:
+    """Raveled unconstrained parameters on their own scale, in the shapes and precision of `draws`."""
+    params, _ = in_float64(lambda wide: _constrain(model, jnp.asarray(thetas), like, wide), "the model's transforms")
+    return jax.tree.map(
+        lambda new, old: jnp.asarray(np.asarray(new), old.dtype).reshape(old.shape), params, draws.params
+    )
+
+
+def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray, "..."]:
+    values, wide = in_float64(run, "the model's density")
     if not wide and isinstance(density.model, MaskedModel):
         raise PrecisionError(
             "log_density cannot be called on float64 parameters, and float32 is too coarse for weights: they would be "
             "the difference of two large float32 sums.",
             "write log_density so that it takes the precision of its arguments, with jax arrays for constants.",
         )
-    return np.asarray(values, np.float64).reshape(draws.n_chains, draws.n_draws)
+    return np.asarray(values, np.float64)
 
 
 @eqx.filter_jit
@@ -49,6 +78,32 @@ def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"
 
     n = jax.tree.leaves(params)[0].shape[0]
     return jax.lax.map(at, params, batch_size=batch_size(density.elements, n))
+
+
+@eqx.filter_jit
+def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
+    unravel = _unravel(like, wide)
+    size = batch_size(density.elements, len(thetas))
+    return jax.lax.map(lambda theta: density(unravel(theta)), thetas, batch_size=size)
+
+
+@eqx.filter_jit
+def _unconstrain(model: AbstractModel, params: PyTree, wide: bool) -> Float[Array, "n d"]:
+    def at(one: PyTree) -> Float[Array, " d"]:
+        return ravel_pytree(model.unconstrain(cast_floats(one, jnp.float64) if wide else one))[0]
+
+    return jax.vmap(at)(params)
+
+
+@eqx.filter_jit
+def _constrain(model: AbstractModel, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> PyTree:
+    unravel = _unravel(like, wide)
+    return jax.vmap(lambda theta: model.constrain(unravel(theta)))(thetas)
+
+
+def _unravel(like: PyTree, wide: bool) -> Callable[[Array], PyTree]:
+    flat, unravel = ravel_pytree(cast_floats(like, jnp.float64) if wide else like)
+    return lambda theta: unravel(theta.astype(flat.dtype))
 
 
 def expectation(

@@ -1,7 +1,20 @@
-"""Importance weights: smoothing, and how far they can be trusted.
+"""Importance weights: smoothing, how far they can be trusted, and what they say of divergences.
 
-Everything here takes and returns *log-weights*, log w, natural logarithms up to a constant: larger means more weight.
-This file owns the sign: `arviz_stats` wants log-likelihoods and negates them, and is called here only.
+Everything here takes and returns *log-weights*, log w = log target − log proposal, natural logarithms up to a constant:
+larger means more weight. This file owns the sign: `arviz_stats` wants log-likelihoods and negates them, and is called
+here only.
+
+**ε from weights.** Draws of q with weights w = p/q (up to a constant) give
+
+    KL(q ‖ p) = log E_q w − E_q log w                                    the draws as they are (`divergence`)
+
+and, once they carry Pareto smoothed weights W̃ (which sum to one), the law of one draw picked by them has about
+
+    KL = Σ W̃ᵢ log(n W̃ᵢ / wᵢ) + ½(1/ESS − 1/n),    w with mean one        (`weighted_divergence`)
+
+The first term is what smoothing changed; the second, log Z − E log Ẑ to second order, what a finite number of draws
+leaves. Both are biased low where the tail was not seen, so they mean something only where k̂ passes. With draws of p as
+well, the Jeffreys divergence needs no normaliser and has no such bias (`jeffreys`).
 
 References
 ----------
@@ -10,13 +23,28 @@ Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 FEWEST_FOR_EFFICIENCY = 4
 """Chains shorter than this say nothing about their autocorrelation."""
+
+
+BLOCKS_A_CHAIN = 25
+"""Chains are cut into about so many blocks, to estimate the Monte Carlo error of averages over them."""
+
+
+class Estimate(NamedTuple):
+    """A number and its Monte Carlo standard error."""
+
+    value: float
+    error: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.2g} ± {self.error:.1g}"
 
 
 class Smoothed(NamedTuple):
@@ -45,6 +73,117 @@ def smooth(log_weights: Float[np.ndarray, "chain draw"]) -> Smoothed:
         threshold=pareto_k_threshold(raw.size),
         ess=float(np.exp(-log_sum_exp(2 * smoothed)) * efficiency),
     )
+
+
+def divergence(log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> Estimate:
+    """KL(q ‖ p) in nats from draws of q and their raw log-weights log p − log q.
+
+    `base` are the weights of the draws themselves, summing to one: equal, unless the draws came weighted.
+    """
+    counted = base > 0
+    if not np.isfinite(log_weights[counted]).all():
+        return Estimate(float("inf"), float("nan"))  # q puts mass where p has none
+    raw = np.where(counted, log_weights, 0)
+    raw = raw - raw[counted].max()
+    mean = float((base * np.exp(raw)).sum())
+    # To first order the estimate is an average over draws of w/mean − log w.
+    influence = np.exp(raw) / mean - raw
+    value = float(np.log(mean) - (base * raw).sum())
+    return Estimate(max(value, 0.0), standard_error(influence, base))
+
+
+def weighted_divergence(
+    log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"], smoothed: Smoothed
+) -> Estimate:
+    """KL in nats to the target of one draw picked by smoothed weights; raw log-weights and `base` as in `divergence`."""
+    picked = np.exp(smoothed.log_weights)
+    with np.errstate(divide="ignore"):
+        raw = log_weights + np.log(base)
+    changed = np.where(picked > 0, smoothed.log_weights - np.where(picked > 0, raw, 0), 0)
+    efficiency = smoothed.ess * (picked**2).sum()
+
+    def estimate(p: Any, smooth_change: Any, squares: Any, raw_sum: Any, n: Any) -> Any:
+        """From sums over draws: of W̃, of W̃ log(W̃/w), of W̃², of w, of 1."""
+        change = smooth_change / p - np.log(p) + np.log(raw_sum)
+        return np.maximum(change, 0) + 0.5 * np.maximum(squares / p**2 - 1 / n, 0) / efficiency
+
+    top = raw.max()
+    terms = np.stack([picked, picked * (changed + top), picked**2, np.exp(raw - top), np.ones_like(picked)])
+    return Estimate(*_jackknife(estimate, terms.reshape(5, -1), blocks(*raw.shape)))
+
+
+def jeffreys(
+    at_proposal: Float[np.ndarray, "chain draw"],
+    base: Float[np.ndarray, "chain draw"],
+    at_target: Float[np.ndarray, "chain draw"],
+) -> Estimate:
+    """KL(q ‖ p) + KL(p ‖ q) in nats from log-weights log p − log q at draws of q, and at draws of p.
+
+    J = E_p[log p/q] − E_q[log p/q]: the constants in both densities cancel.
+    """
+    equal = np.full_like(at_target, 1 / at_target.size)
+    value = float(at_target.mean() - (base * at_proposal).sum())
+    return Estimate(value, float(np.hypot(standard_error(at_target, equal), standard_error(at_proposal, base))))
+
+
+def log_mean(log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> Estimate:
+    """log E w, with its standard error: the log ratio of the normalisers of target and proposal."""
+    top = float(log_weights[base > 0].max())
+    weights = np.exp(log_weights - top)
+    mean = float((base * weights).sum())
+    return Estimate(top + float(np.log(mean)), standard_error(weights, base) / mean)
+
+
+def standard_error(values: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> float:
+    """Monte Carlo standard error of Σ base · values, base summing to one, with the chains' autocorrelation in it."""
+    groups = blocks(*values.shape)
+    return float(np.sqrt(_variance_of_mean(values.reshape(-1, 1), base.ravel(), groups)[0]))
+
+
+def effective_sizes(
+    values: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], groups: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " d"]:
+    """For each column, how many independent draws would give its weighted mean as precisely: variance / error².
+
+    Draws of one group may depend on each other: they are neighbours in a chain, or descend from the same ancestors. So
+    one estimate takes in uneven weights, autocorrelation and shared ancestry.
+    """
+    mean = weights @ values
+    variance = weights @ (values - mean) ** 2
+    error = _variance_of_mean(values, weights, groups)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(variance > 0, variance / error, 0.0)
+
+
+def blocks(chains: int, draws: int) -> Int[np.ndarray, " n"]:
+    """For each draw, chains laid end to end, the block of neighbours in its chain that it belongs to."""
+    size = max(1, draws // BLOCKS_A_CHAIN)
+    a_chain = np.minimum(np.arange(draws) // size, max(draws // size, 1) - 1)
+    return (a_chain + (a_chain[-1] + 1) * np.arange(chains)[:, None]).ravel()
+
+
+def _variance_of_mean(
+    values: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], groups: Int[np.ndarray, " n"]
+) -> Float[np.ndarray, " d"]:
+    """Squared standard error of each column's weighted mean, from sums of weighted deviations over groups."""
+    deviations = weights[:, None] * (values - weights @ values)
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=groups[order[0]] - 1))
+    sums = np.add.reduceat(deviations[order], starts, axis=0)
+    k = len(starts)
+    return (sums**2).sum(axis=0) * (k / max(k - 1, 1))
+
+
+def _jackknife(
+    estimate: Callable[..., Any], terms: Float[np.ndarray, "k n"], groups: Int[np.ndarray, " n"]
+) -> tuple[float, float]:
+    """A function of sums over draws, and its standard error from leaving out one group at a time."""
+    sums = np.stack([np.bincount(groups, weights=term) for term in terms])
+    total = sums.sum(axis=1)
+    left_out = estimate(*(total[:, None] - sums))
+    k = sums.shape[1]
+    spread = ((left_out - left_out.mean()) ** 2).sum() * (k - 1) / k
+    return float(estimate(*total)), float(np.sqrt(spread))
 
 
 def log_sum_exp(values: Float[np.ndarray, "..."]) -> float:

@@ -1,0 +1,118 @@
+"""What an eraser can show for its draws, in the same words for all of them, so that a policy can judge it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int
+
+from posterase.draws import Draws
+from posterase.numerics.weights import Estimate, Smoothed, blocks, divergence, effective_sizes, log_mean
+from posterase.numerics.weights import weighted_divergence
+
+
+class Cost(NamedTuple):
+    """Evaluations, counted in passes over all rows: what sees removed rows only counts by its share of the rows."""
+
+    gradients: float = 0.0
+    densities: float = 0.0
+    sequential: int = 0
+    """Evaluations that wait for each other: what a machine with many cores waits for."""
+
+    @property
+    def evaluations(self) -> float:
+        """All in gradients; a density counts a third of one."""
+        return self.gradients + self.densities / 3
+
+    def plus(self, other: Cost) -> Cost:
+        """Both, one after the other."""
+        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What is known of an eraser's draws. None: this eraser does not measure it."""
+
+    ess: dict[str, float]
+    """Effective number of draws for the mean of each parameter, its worst element: weights, autocorrelation and shared
+    ancestors taken in."""
+    cost: Cost
+    pareto_k: float | None = None
+    """k̂ of the exact importance weights."""
+    threshold: float | None = None
+    """The largest k̂ to trust with this many draws."""
+    epsilon: Estimate | None = None
+    """KL in nats from the law of a returned draw to the kept posterior; where k̂ does not pass it means nothing."""
+    before_weights: Estimate | None = None
+    """The same of the moved draws before they were weighted: an estimate from above."""
+    residual: float | None = None
+    """What a linear solver or a Newton iteration left, as a share."""
+    rhat: float | None = None
+    """The worst R̂ of chains that were run."""
+    log_evidence_ratio: Estimate | None = None
+    """log p(S) − log p(S − S′), where the model's prior and likelihood are normalised."""
+    weighted: bool = False
+    """Whether the returned draws are worth anything only with their weights, or by having been resampled by them."""
+    flaw: str = ""
+    """What no threshold expresses and still speaks against the draws, in words; with it, what to do."""
+    advice: str = ""
+    resembles: Any = None
+    """log-weights at other draws, for the Jeffreys divergence: a function (draws of the kept posterior) → (chain, draw),
+    or None where the draws' density is not known."""
+
+    @property
+    def least_ess(self) -> float:
+        """Of the worst parameter."""
+        return min(self.ess.values())
+
+
+def parameter_ess(
+    draws: Draws, groups: Int[np.ndarray, " n"] | None = None, weights: Float[np.ndarray, "chain draw"] | None = None
+) -> dict[str, float]:
+    """For each parameter, the effective number of draws for the mean of its worst element.
+
+    `groups` says which draws depend on each other; None: neighbours in a chain.
+    """
+    groups = blocks(draws.n_chains, draws.n_draws) if groups is None else groups
+    share = np.asarray(draws.weights if weights is None else weights, np.float64).ravel()
+    share = share / share.sum()
+    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
+    columns = {name: np.asarray(leaf, np.float64).reshape(len(share), -1) for name, leaf in leaves}
+    sizes = effective_sizes(np.concatenate(list(columns.values()), axis=1), share, groups)
+    ends = np.cumsum([column.shape[1] for column in columns.values()])
+    parts = np.split(sizes, ends[:-1])
+    return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}
+
+
+class Weighed(NamedTuple):
+    """What raw weights of moved draws say."""
+
+    smoothed: Smoothed
+    epsilon: Estimate
+    before_weights: Estimate
+    log_evidence_ratio: Estimate
+
+
+def base_weights(draws: Draws) -> Float[np.ndarray, "chain draw"]:
+    """The weights that draws came with, in float64, summing to one."""
+    if draws.log_weights is None:
+        return np.full((draws.n_chains, draws.n_draws), 1 / (draws.n_chains * draws.n_draws))
+    raw = np.asarray(draws.log_weights, np.float64)
+    weights = np.exp(raw - raw.max())
+    return weights / weights.sum()
+
+
+def weigh(
+    log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"], smoothed: Smoothed
+) -> Weighed:
+    """Divergences and the evidence ratio from raw log-weights log kept − log (density of the moved draws)."""
+    ratio = log_mean(log_weights, base)
+    return Weighed(
+        smoothed=smoothed,
+        epsilon=weighted_divergence(log_weights, base, smoothed),
+        before_weights=divergence(log_weights, base),
+        log_evidence_ratio=Estimate(-ratio.value, ratio.error),
+    )
