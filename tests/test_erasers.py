@@ -134,7 +134,7 @@ def test_reweight_says_when_not_to_trust_it():
     bad = reweighted(known, np.argsort(-np.abs(known.y))[:40], 1.0, seed=0)
     assert not bad.result.passed
     assert bad.diagnostics.ess < 100 < good.diagnostics.ess
-    assert "InfluenceShift" in bad.result.advice
+    assert "Transport" in bad.result.advice
 
 
 # --- InfluenceShift against closed forms

@@ -19,9 +19,7 @@ import pytest
 import posterase as pe
 
 ROOT = Path(__file__).parent.parent
-MODULES = [
-    module.name for module in pkgutil.walk_packages(pe.__path__, "posterase.") if module.name != "posterase.erase"
-]
+MODULES = [module.name for module in pkgutil.walk_packages(pe.__path__, "posterase.")]
 
 
 @pytest.mark.parametrize("name", ["posterase", *MODULES])

@@ -5,19 +5,30 @@ of p(θ | S − S′), and says how far to trust them.
 """
 
 from posterase.draws import Draws as Draws
+from posterase.erase import Erasure as Erasure
+from posterase.erase import erase as erase
+from posterase.erasers.continuation import Continue as Continue
 from posterase.erasers.eraser import Erased as Erased
 from posterase.erasers.eraser import Eraser as Eraser
 from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
 from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
+from posterase.erasers.refit import Refit as Refit
+from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
 from posterase.erasers.reweight import Reweight as Reweight
+from posterase.erasers.transport import Transport as Transport
 from posterase.model import MaskedModel as MaskedModel
 from posterase.model import Model as Model
 from posterase.model import Removal as Removal
 from posterase.model import Split as Split
 from posterase.model import split as split
+from posterase.numerics.moves import HMC as HMC
+from posterase.numerics.moves import MALA as MALA
+from posterase.numerics.moves import NUTS as NUTS
 from posterase.numerics.solvers import CG as CG
 from posterase.numerics.solvers import Cholesky as Cholesky
 from posterase.numerics.solvers import Neumann as Neumann
+from posterase.policy import Policy as Policy
+from posterase.policy import Verdict as Verdict
 from posterase.sampling.nuts import nuts as nuts
 from posterase.sampling.resume import load_state as load_state
 from posterase.sampling.resume import save_state as save_state

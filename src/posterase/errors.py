@@ -131,6 +131,10 @@ class NonFiniteResultError(PosteraseError, ArithmeticError):
     """A computation that ended in NaN or infinity: the result is refused, the input is untouched."""
 
 
+class RefusedError(PosteraseError, RuntimeError):
+    """Draws were asked for where the verdict is a refusal."""
+
+
 class ScheduleError(PosteraseError, ValueError):
     """A step-size schedule under which draws do not converge to the posterior."""
 

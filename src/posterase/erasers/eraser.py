@@ -59,6 +59,14 @@ class Erased:
         """Passed or not, and the figure that matters most: "passed, k̂ 0.31"."""
         return f"{'passed' if self.result.passed else 'not passed'}, {self.diagnostics.brief}"
 
+    def without_full_model(self) -> Erased:
+        """The same, with nothing left that holds the removed rows: no function that evaluates them."""
+        diagnostics = self.diagnostics
+        if getattr(diagnostics, "transported", False):
+            diagnostics = dataclasses.replace(diagnostics, transported=None)
+        evidence = dataclasses.replace(self.evidence, resembles=None)
+        return dataclasses.replace(self, diagnostics=diagnostics, evidence=evidence)
+
     def __str__(self) -> str:
         return f"{self.result}\n{self.diagnostics}"
 

@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Float, Int
 
 from posterase.draws import Draws
-from posterase.numerics.weights import Estimate, Smoothed, blocks, divergence, effective_sizes, log_mean
-from posterase.numerics.weights import weighted_divergence
-
-
-class Cost(NamedTuple):
-    """Evaluations, counted in passes over all rows: what sees removed rows only counts by its share of the rows."""
-
-    gradients: float = 0.0
-    densities: float = 0.0
-    sequential: int = 0
-    """Evaluations that wait for each other: what a machine with many cores waits for."""
-
-    @property
-    def evaluations(self) -> float:
-        """All in gradients; a density counts a third of one."""
-        return self.gradients + self.densities / 3
-
-    def plus(self, other: Cost) -> Cost:
-        """Both, one after the other."""
-        return Cost(*(a + b for a, b in zip(self, other, strict=True)))
+from posterase.numerics.cost import Cost
+from posterase.numerics.weights import (
+    Estimate,
+    Smoothed,
+    blocks,
+    divergence,
+    effective_sizes,
+    log_mean,
+    weighted_divergence,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +36,7 @@ class Evidence:
     threshold: float | None = None
     """The largest k̂ to trust with this many draws."""
     epsilon: Estimate | None = None
-    """KL in nats from the law of a returned draw to the kept posterior; where k̂ does not pass it means nothing."""
+    """KL in nats from the law of a returned draw to the kept posterior; not measured where k̂ does not pass."""
     before_weights: Estimate | None = None
     """The same of the moved draws before they were weighted: an estimate from above."""
     residual: float | None = None
@@ -59,9 +50,9 @@ class Evidence:
     flaw: str = ""
     """What no threshold expresses and still speaks against the draws, in words; with it, what to do."""
     advice: str = ""
-    resembles: Any = None
-    """log-weights at other draws, for the Jeffreys divergence: a function (draws of the kept posterior) → (chain, draw),
-    or None where the draws' density is not known."""
+    resembles: Callable[[Draws], Float[np.ndarray, "chain draw"]] | None = None
+    """Log-weights at other draws, for the Jeffreys divergence: a function of draws of the kept posterior, or None where
+    the density of the eraser's draws is not known."""
 
     @property
     def least_ess(self) -> float:
@@ -91,18 +82,11 @@ class Weighed(NamedTuple):
     """What raw weights of moved draws say."""
 
     smoothed: Smoothed
-    epsilon: Estimate
-    before_weights: Estimate
+    epsilon: Estimate | None
+    """Of the weighted draws. None where k̂ does not pass: weights that miss the tail know nothing of it."""
+    before_weights: Estimate | None
+    """Of the draws without these weights; None likewise."""
     log_evidence_ratio: Estimate
-
-
-def base_weights(draws: Draws) -> Float[np.ndarray, "chain draw"]:
-    """The weights that draws came with, in float64, summing to one."""
-    if draws.log_weights is None:
-        return np.full((draws.n_chains, draws.n_draws), 1 / (draws.n_chains * draws.n_draws))
-    raw = np.asarray(draws.log_weights, np.float64)
-    weights = np.exp(raw - raw.max())
-    return weights / weights.sum()
 
 
 def weigh(
@@ -110,9 +94,10 @@ def weigh(
 ) -> Weighed:
     """Divergences and the evidence ratio from raw log-weights log kept − log (density of the moved draws)."""
     ratio = log_mean(log_weights, base)
+    passes = smoothed.pareto_k <= smoothed.threshold
     return Weighed(
         smoothed=smoothed,
-        epsilon=weighted_divergence(log_weights, base, smoothed),
-        before_weights=divergence(log_weights, base),
+        epsilon=weighted_divergence(log_weights, base, smoothed) if passes else None,
+        before_weights=divergence(log_weights, base) if passes else None,
         log_evidence_ratio=Estimate(-ratio.value, ratio.error),
     )

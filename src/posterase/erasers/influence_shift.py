@@ -32,12 +32,14 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.evidence import Evidence, parameter_ess, weigh
 from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError, UnusedParameterError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
+from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
-from posterase.numerics.densities import evaluate, expectation
+from posterase.numerics.densities import evaluate, evaluate_at, expectation, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
-from posterase.numerics.weights import Smoothed, smooth
+from posterase.numerics.weights import Smoothed, base_weights, smooth
 from posterase.precision import numbers_as_arrays
 
 RESIDUAL_TOLERANCE = 1e-2
@@ -94,12 +96,19 @@ class InfluenceShift(Eraser):
     weigh
         Whether to weigh the moved draws against the kept posterior for k̂, which takes two passes over all rows for
         every draw. Without it the result speaks of the linear solve alone.
+    reweight
+        Whether to return the moved draws with these weights, Pareto smoothed. By default they come as the paper's do.
+    steps
+        Newton steps on Eq. 1. One is the paper's approximation; more lead to the exact best shift, where
+        E∇kept(θ − I) = E∇full(θ), which is zero over the full posterior. They need `hessian="kept"`.
     """
 
     hessian: Literal["kept", "full"] = eqx.field(default="kept", static=True)
     solver: Solver | None = None
     samples: int | None = eqx.field(default=None, static=True)
     weigh: bool = eqx.field(default=True, static=True)
+    reweight: bool = eqx.field(default=False, static=True)
+    steps: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
         if self.hessian not in ("kept", "full"):
@@ -112,6 +121,13 @@ class InfluenceShift(Eraser):
             )
         if self.samples is not None:
             whole_number("samples", self.samples, 1)
+        whole_number("steps", self.steps, 1)
+        if self.steps > 1 and self.hessian != "kept":
+            raise InvalidOptionError(
+                f"steps is {self.steps} with hessian='full'.", "Newton steps need the curvature of the kept rows."
+            )
+        if self.reweight and not self.weigh:
+            raise InvalidOptionError("reweight is True and weigh is False.", "weights must be measured to be returned.")
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         kept = model.without(removal)
@@ -120,13 +136,17 @@ class InfluenceShift(Eraser):
         solver = numbers_as_arrays(self.solver or default_solver(dimension))
         curved = LogDensity(kept if self.hessian == "kept" else model)
         densities = curved, RemovedLogLikelihood(model, removal)
-        moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), self._pick(key, draws))
+        picked = self._pick(key, draws)
+        moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), picked, self.steps)
         _check_finite(moved)
         params = jax.tree.map(lambda new, old: new.reshape(old.shape), moved.params, draws.params)
         shifted = draws.replace(params, draws.log_weights)
+        share = removal.n_rows / model.n_rows
+        cost = _cost(len(picked), dimension, moved.solved, share, self.steps)
         _check_support(model, shifted)
         _check_used(draws, moved)
-        share = removal.n_rows / model.n_rows
+        log_weights = _log_weights(model, kept, draws, shifted) if self.weigh else None
+        weights = None if log_weights is None else smooth(log_weights + _input_weights(draws))
         diagnostics = InfluenceShiftDiagnostics(
             shift=jax.device_get(moved.shift),
             shift_in_sd=float(moved.shift_in_sd),
@@ -134,9 +154,37 @@ class InfluenceShift(Eraser):
             left_out=dict(zip(draws.names, map(float, jax.tree.leaves(moved.left_out)), strict=True)),
             covariance_gap=float(dimension * 0.5 * (-share - np.log1p(-share))),
             solved=jax.device_get(moved.solved),
-            weights=_weigh(model, kept, draws, shifted) if self.weigh else None,
+            weights=weights,
         )
-        return Erased(shifted, _judge(diagnostics), diagnostics)
+        result = _judge(diagnostics)
+        flaw = "" if moved.solved.smallest_curvature >= 0 else "the curvature is negative along some direction"
+        if log_weights is None or weights is None:
+            evidence = Evidence(
+                ess=parameter_ess(shifted),
+                cost=cost,
+                residual=diagnostics.relative_residual,
+                flaw=flaw or "how near the shifted draws come is not measured",
+                advice=result.advice or "weigh the moved draws (weigh=True).",
+            )
+            return Erased(shifted, result, diagnostics, evidence)
+        weighed = weigh(log_weights, base_weights(draws), weights)
+        returned = shifted.replace(shifted.params, weights.log_weights) if self.reweight else shifted
+        n = draws.n_chains * draws.n_draws
+        evidence = Evidence(
+            ess=parameter_ess(returned),
+            cost=cost.plus(Cost(densities=2 * n, sequential=1)),
+            pareto_k=weights.pareto_k,
+            threshold=weights.threshold,
+            epsilon=weighed.epsilon if self.reweight else weighed.before_weights,
+            before_weights=weighed.before_weights,
+            residual=diagnostics.relative_residual,
+            log_evidence_ratio=weighed.log_evidence_ratio,
+            weighted=self.reweight,
+            flaw=flaw,
+            advice=result.advice,
+            resembles=lambda other: _log_weights_at(model, kept, moved.shift, other),
+        )
+        return Erased(returned, result, diagnostics, evidence)
 
     def _pick(self, key: Key[Array, ""], draws: Draws) -> Int[Array, " samples"]:
         n = draws.n_chains * draws.n_draws
@@ -167,6 +215,7 @@ def _shift(
     params: PyTree,
     weights: Float[Array, " n"],
     picked: Int[Array, " samples"],
+    steps: int,
 ) -> _Moved:
     model = removed.model
     unconstrained = jax.vmap(model.unconstrain)(params)
@@ -178,6 +227,14 @@ def _shift(
     sample, share = thetas[picked], weights[picked] / weights[picked].sum()
     push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
     solved = solver(Curvature(curved, sample, share, like), push, scales)
+    value = solved.value
+    if steps > 1:
+        # E∇full is zero over the posterior; what it is over these draws is no reason to move.
+        drift = push + expectation(lambda theta: gradient(curved, theta, like), sample, share, curved.elements)
+        for _ in range(steps - 1):
+            left = drift - expectation(lambda at: gradient(curved, at, like), sample - value, share, curved.elements)
+            solved = solver(Curvature(curved, sample - value, share, like), left, scales)
+            value = value + solved.value
 
     unravel = ravel_pytree(like)[1]
     slopes = jax.vmap(lambda theta: gradient(curved, theta, like))(sample[:2])
@@ -186,9 +243,9 @@ def _shift(
         lambda leaf: jnp.linalg.norm(leaf) / jnp.where(whole > 0, whole, 1), unravel(scales * solved.residual)
     )
     return _Moved(
-        params=jax.vmap(model.constrain)(unravel_draws(thetas - solved.value, like)),
-        shift=unravel(-solved.value),
-        shift_in_sd=jnp.sqrt(jnp.mean((solved.value / scales) ** 2)),
+        params=jax.vmap(model.constrain)(unravel_draws(thetas - value, like)),
+        shift=unravel(-value),
+        shift_in_sd=jnp.sqrt(jnp.mean((value / scales) ** 2)),
         left_out=left_out,
         solved=solved,
         used=jax.tree.map(lambda leaf: jnp.any(leaf != 0), unravel(jnp.abs(slopes).max(axis=0))),
@@ -224,17 +281,39 @@ def _check_used(draws: Draws, moved: _Moved) -> None:
         )
 
 
-def _weigh(model: AbstractModel, kept: AbstractModel, draws: Draws, shifted: Draws) -> Smoothed:
+def _cost(samples: int, d: int, solved: Solved, share: float, steps: int) -> Cost:
+    """A product H v costs two gradients of every draw; a matrix takes d of them."""
+    made = int(np.asarray(solved.steps))
+    products = made or d
+    gradients = samples * (share + 2 * products) + (steps - 1) * samples * (1 + 2 * products)
+    return Cost(gradients=gradients, sequential=steps * (1 + (made or 1)))
+
+
+def _input_weights(draws: Draws) -> Float[np.ndarray, "chain draw"] | float:
+    return 0.0 if draws.log_weights is None else np.asarray(draws.log_weights, np.float64)
+
+
+def _log_weights_at(
+    model: AbstractModel, kept: AbstractModel, shift: PyTree, draws: Draws
+) -> Float[np.ndarray, "chain draw"]:
+    """Log-weights of moved draws at other draws: kept(θ) − full(θ − shift)."""
+    thetas, like = unconstrained(model, draws)
+    step = np.asarray(ravel_pytree(shift)[0], np.float64)
+    values = evaluate_at(LogDensity(kept), thetas, like) - evaluate_at(LogDensity(model), thetas - step, like)
+    return values.reshape(draws.n_chains, draws.n_draws)
+
+
+def _log_weights(
+    model: AbstractModel, kept: AbstractModel, draws: Draws, shifted: Draws
+) -> Float[np.ndarray, "chain draw"]:
     """Log-weights of the moved draws: kept(θ + shift) − full(θ); the shift has no Jacobian."""
     log_weights = evaluate(LogDensity(kept), shifted) - evaluate(LogDensity(model), draws)
-    if draws.log_weights is not None:
-        log_weights = log_weights + np.asarray(draws.log_weights, np.float64)
     if np.isnan(log_weights).any() or not (log_weights < np.inf).all() or not np.isfinite(log_weights).any():
         raise NonFiniteResultError(
             "the log density is NaN or infinite at some of the draws, before or after the shift.",
             "check the model's functions at these draws, and that draws and data belong together.",
         )
-    return smooth(log_weights)
+    return log_weights
 
 
 def _check_support(model: AbstractModel, shifted: Draws) -> None:
@@ -264,7 +343,7 @@ def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:
             False,
             f"the moved draws are not near enough (k̂ {weights.pareto_k:.2f}, above {weights.threshold:.2f}): a shift "
             "moves the mean and leaves the spread.",
-            "remove fewer rows at a time, or refit.",
+            "move the spread too (Transport), remove fewer rows at a time, or refit.",
         )
     if solved.spectrum is not None:
         most = max(diagnostics.left_out, key=lambda name: diagnostics.left_out[name])

@@ -22,11 +22,12 @@ from jaxtyping import Array, Int, Key
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Cost, Evidence, base_weights, parameter_ess, weigh
+from posterase.erasers.evidence import Evidence, parameter_ess, weigh
 from posterase.errors import NonFiniteResultError
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
+from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
-from posterase.numerics.weights import Estimate, smooth
+from posterase.numerics.weights import Estimate, base_weights, smooth
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +42,9 @@ class ReweightDiagnostics:
     """Effective number of draws after reweighting."""
     n_draws: int
     """Number of draws, all chains together."""
-    epsilon: Estimate
-    """KL to the kept posterior of a returned (weighted) draw."""
-    before_weights: Estimate
+    epsilon: Estimate | None
+    """KL to the kept posterior of a returned (weighted) draw; None, not measured, where k̂ does not pass."""
+    before_weights: Estimate | None
     """KL to the kept posterior of the untouched draws."""
     log_evidence_ratio: Estimate
     """log p(S) − log p(S − S′), where the likelihood is normalised."""

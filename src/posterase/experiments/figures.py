@@ -12,6 +12,7 @@ from jaxtyping import Float
 from posterase.errors import MissingExtraError
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
+from posterase.plotting import density
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 STYLES: dict[str, dict[str, Any]] = {
@@ -34,17 +35,6 @@ def pyplot() -> ModuleType:
             "figures need matplotlib, which is not installed.", "pip install 'posterase[plots]'"
         ) from error
     return plt
-
-
-def density(
-    values: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"], grid: Float[np.ndarray, " points"]
-) -> Float[np.ndarray, " points"]:
-    """A weighted Gaussian kernel density, with Silverman's bandwidth for the effective number of draws."""
-    mean = weights @ values
-    sd = np.sqrt(weights @ (values - mean) ** 2)
-    bandwidth = 1.06 * sd * (1 / np.sum(weights**2)) ** -0.2
-    scaled = (grid[:, None] - values) / bandwidth
-    return np.exp(-0.5 * scaled**2) @ weights / (bandwidth * np.sqrt(2 * np.pi))
 
 
 def draw_diabetes(requests: list[Request], target: Path) -> Path:

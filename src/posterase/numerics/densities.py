@@ -45,14 +45,14 @@ def evaluate_at(density: Density, thetas: Float[np.ndarray, "n d"], like: PyTree
 def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray, "n d"], PyTree]:
     """All draws as raveled unconstrained parameters, in float64; and those of one draw, for the structure."""
     flat = draws.flat()
-    thetas, _ = in_float64(lambda wide: _unconstrain(model, flat, wide), "the model's transforms")
-    like = jax.eval_shape(model.unconstrain, jax.tree.map(lambda leaf: leaf[0], flat))
-    return np.asarray(thetas, np.float64), jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    (thetas, first), _ = in_float64(lambda wide: _unconstrain(model, flat, wide), "the model's transforms")
+    widths = jax.tree.leaves(jax.tree.map(lambda leaf: leaf.dtype, draws.params))
+    leaves, structure = jax.tree.flatten(first)  # transforms keep a tree's structure, not its shapes
+    like = [np.zeros(leaf.shape, width) for leaf, width in zip(leaves, widths, strict=True)]
+    return np.asarray(thetas, np.float64), jax.tree.unflatten(structure, like)
 
 
-def constrained(
-    model: AbstractModel, thetas: Float[np.ndarray, "n d"], like: PyTree, draws: Draws
-) -> PyTree:
+def constrained(model: AbstractModel, thetas: Float[np.ndarray, "n d"], like: PyTree, draws: Draws) -> PyTree:
     """Raveled unconstrained parameters on their own scale, in the shapes and precision of `draws`."""
     params, _ = in_float64(lambda wide: _constrain(model, jnp.asarray(thetas), like, wide), "the model's transforms")
     return jax.tree.map(
@@ -88,11 +88,12 @@ def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wi
 
 
 @eqx.filter_jit
-def _unconstrain(model: AbstractModel, params: PyTree, wide: bool) -> Float[Array, "n d"]:
-    def at(one: PyTree) -> Float[Array, " d"]:
-        return ravel_pytree(model.unconstrain(cast_floats(one, jnp.float64) if wide else one))[0]
+def _unconstrain(model: AbstractModel, params: PyTree, wide: bool) -> tuple[Float[Array, "n d"], PyTree]:
+    def at(one: PyTree) -> PyTree:
+        return model.unconstrain(cast_floats(one, jnp.float64) if wide else one)
 
-    return jax.vmap(at)(params)
+    thetas = jax.vmap(at)(params)
+    return jax.vmap(lambda theta: ravel_pytree(theta)[0])(thetas), jax.tree.map(lambda leaf: leaf[0], thetas)
 
 
 @eqx.filter_jit

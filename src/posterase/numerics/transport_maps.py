@@ -10,7 +10,8 @@ diagonal and P − P′, the curvature of the removed rows, is replaced by its l
 **Refinement** (moment matching; Paananen, Piironen, Bürkner, Vehtari 2021, Implicitly adaptive importance sampling,
 Statistics and Computing 31). The weighted mean and covariance of the moved draws are what their plain ones should be:
 the map is followed by the affine map that makes them so. Both are noisy, so they are shrunk: in units of the moved
-draws' spread a mean shift s over d dimensions by |s|²/(|s|² + d/ESS), a covariance towards what it was by ESS/(ESS + d).
+draws' spread a mean shift s over d dimensions by |s|²/(|s|² + d/ESS), a covariance towards what it was by
+ESS/(ESS + d).
 
 All of it in float64 on the host: it is linear algebra of the size of the draws, not of the data.
 """
@@ -18,18 +19,19 @@ All of it in float64 on the host: it is linear algebra of the size of the draws,
 from __future__ import annotations
 
 import abc
+from typing import Any
 
 import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 LARGEST_LOSS = 0.99
 """A direction that seems to lose more than this share of its curvature keeps the rest: what is left is noise."""
 
-Matrix = Float[np.ndarray, "d d"] | Float[Array, "d d"]
-Vector = Float[np.ndarray, " d"] | Float[Array, " d"]
-Rows = Float[np.ndarray, "n d"] | Float[Array, "n d"]
+Matrix = Any
+Vector = Any
+Rows = Any
+"""Arrays (d, d), (d,) and (n, d): numpy's in the fit, jax's inside compiled code; with one more axis for two maps."""
 
 
 class AffineMap(eqx.Module):
@@ -37,8 +39,8 @@ class AffineMap(eqx.Module):
 
     centre: eqx.AbstractVar[Vector]
     target: eqx.AbstractVar[Vector]
-    log_det: eqx.AbstractVar[Array | float]
-    """log |det A|."""
+    log_det: eqx.AbstractVar[Any]
+    """log |det A|, a number."""
 
     @abc.abstractmethod
     def linear(self, rows: Rows) -> Rows:
@@ -64,7 +66,7 @@ class DenseMap(AffineMap):
     target: Vector
     matrix: Matrix
     inverse_matrix: Matrix
-    log_det: Array | float
+    log_det: Any
 
     def linear(self, rows: Rows) -> Rows:
         return rows @ self.matrix.T
@@ -80,8 +82,9 @@ class LowRankMap(AffineMap):
     target: Vector
     before: Vector
     after: Vector
-    basis: Float[np.ndarray, "d r"] | Float[Array, "d r"]
-    gains: Float[np.ndarray, " r"] | Float[Array, " r"]
+    basis: Matrix
+    gains: Vector
+    log_det: Any
 
     def linear(self, rows: Rows) -> Rows:
         white = rows / self.before
@@ -90,16 +93,6 @@ class LowRankMap(AffineMap):
     def inverse_linear(self, rows: Rows) -> Rows:
         white = rows / self.after
         return (white - (white @ self.basis * (self.gains / (1 + self.gains))) @ self.basis.T) * self.before
-
-    @property
-    def log_det(self) -> Array | float:
-        module = jnp if isinstance(self.gains, Array) else np
-        return module.log1p(self.gains).sum() + module.log(self.after / self.before).sum()
-
-
-def identity(d: int) -> DenseMap:
-    """The map that moves nothing."""
-    return DenseMap(np.zeros(d), np.zeros(d), np.eye(d), np.eye(d), 0.0)
 
 
 def moments(rows: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]) -> tuple[Vector, Matrix]:
@@ -129,7 +122,7 @@ def low_rank_map(
 ) -> LowRankMap:
     """The map where matrices are too large: a shift, and the largest eigenvalues of K in units of the scales."""
     gains = 1 / np.sqrt(1 - np.minimum(losses, LARGEST_LOSS)) - 1
-    return LowRankMap(mean, mean + shift, scales, scales, basis, gains)
+    return LowRankMap(mean, mean + shift, scales, scales, basis, gains, float(np.log1p(gains).sum()))
 
 
 def matched(
@@ -150,7 +143,8 @@ def matched(
         ratio = np.sqrt(trust * wanted / variance + 1 - trust)
         # The new map sends the draws' mean to the new target: what was at `mean` lands there.
         target = mean + np.sqrt(variance) * _shrunk(step, ess) + ratio * (current.target - mean)
-        return eqx.tree_at(lambda one: (one.target, one.after), current, (target, ratio * current.after))
+        after, log_det = ratio * current.after, float(current.log_det + np.log(ratio).sum())
+        return eqx.tree_at(lambda one: (one.target, one.after, one.log_det), current, (target, after, log_det))
     assert isinstance(current, DenseMap)
     mean, covariance = moments(moved, base)
     root = np.linalg.cholesky(covariance)

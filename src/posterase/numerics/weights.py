@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from posterase.draws import Draws
+
 FEWEST_FOR_EFFICIENCY = 4
 """Chains shorter than this say nothing about their autocorrelation."""
 
@@ -95,10 +97,9 @@ def divergence(log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndar
 def weighted_divergence(
     log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"], smoothed: Smoothed
 ) -> Estimate:
-    """KL in nats to the target of one draw picked by smoothed weights; raw log-weights and `base` as in `divergence`."""
+    """KL in nats to the target of one draw picked by smoothed weights; raw weights and `base` as in `divergence`."""
     picked = np.exp(smoothed.log_weights)
-    with np.errstate(divide="ignore"):
-        raw = log_weights + np.log(base)
+    raw = log_weights + log_of(base)
     changed = np.where(picked > 0, smoothed.log_weights - np.where(picked > 0, raw, 0), 0)
     efficiency = smoothed.ess * (picked**2).sum()
 
@@ -184,6 +185,21 @@ def _jackknife(
     k = sums.shape[1]
     spread = ((left_out - left_out.mean()) ** 2).sum() * (k - 1) / k
     return float(estimate(*total)), float(np.sqrt(spread))
+
+
+def base_weights(draws: Draws) -> Float[np.ndarray, "chain draw"]:
+    """The weights that draws came with, in float64, summing to one."""
+    if draws.log_weights is None:
+        return np.full((draws.n_chains, draws.n_draws), 1 / (draws.n_chains * draws.n_draws))
+    raw = np.asarray(draws.log_weights, np.float64)
+    weights = np.exp(raw - raw.max())
+    return weights / weights.sum()
+
+
+def log_of(weights: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+    """Their logarithm; −inf for weight zero."""
+    with np.errstate(divide="ignore"):
+        return np.log(weights)
 
 
 def log_sum_exp(values: Float[np.ndarray, "..."]) -> float:

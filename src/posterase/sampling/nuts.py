@@ -15,12 +15,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
+from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
 
 PIECES = 10
@@ -38,6 +39,10 @@ class NutsDiagnostics:
     """Transitions whose energy went wrong."""
     gradients: int
     """Gradient evaluations after the warm-up, all chains together."""
+    warmup_gradients: int
+    """Those of the warm-up."""
+    sequential: int
+    """Gradient evaluations that waited for each other, warm-up and all: chains run side by side."""
 
     def __str__(self) -> str:
         worst, least = max(self.rhat.values()), min(self.ess.values())
@@ -74,7 +79,9 @@ def nuts(
     points = initial_points(initial)
     model.check(points)
     for_warmup, for_draws = (jax.random.split(one, points.n_chains) for one in jax.random.split(as_key(key)))
-    state, settings = _warm(for_warmup, model, jax.vmap(model.unconstrain)(points.flat()), warmup, target_acceptance)
+    state, settings, warmed = _warm(
+        for_warmup, model, jax.vmap(model.unconstrain)(points.flat()), warmup, target_acceptance
+    )
     if not np.isfinite(settings["step_size"]).all():
         raise DivergedError(
             "the warm-up found no step size: the density is not finite around the initial points.",
@@ -91,19 +98,23 @@ def nuts(
             report(done, draws)
     params, divergent, steps = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *pieces)
     sampled = Draws(params)
-    return NutsSampled(sampled, _diagnose(sampled, int(divergent.sum()), int(steps.sum())))
+    rhat, ess = mixing(sampled)
+    waited = int(warmed.max(axis=0).sum() + steps.max(axis=0).sum())
+    counts = int(divergent.sum()), int(steps.sum()), int(warmed.sum()), waited
+    return NutsSampled(sampled, NutsDiagnostics(rhat, ess, *counts))
 
 
 @eqx.filter_jit
 def _warm(
     keys: Key[Array, " chain"], model: AbstractModel, thetas: PyTree, steps: int, target: float
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, dict[str, Any], Int[Array, "chain steps"]]:
     import blackjax
 
-    def warm(key: Key[Array, ""], theta: PyTree) -> tuple[Any, dict[str, Any]]:
+    def warm(key: Key[Array, ""], theta: PyTree) -> tuple[Any, dict[str, Any], Int[Array, " steps"]]:
         adaptation = blackjax.window_adaptation(blackjax.nuts, model.log_density, target_acceptance_rate=target)
-        (state, settings), _ = adaptation.run(key, theta, steps)
-        return state, {name: settings[name] for name in ("step_size", "inverse_mass_matrix")}
+        (state, settings), info = adaptation.run(key, theta, steps)
+        used = {name: settings[name] for name in ("step_size", "inverse_mass_matrix")}
+        return state, used, info.info.num_integration_steps
 
     return jax.vmap(warm)(keys, thetas)
 
@@ -124,14 +135,3 @@ def _draw(
         return jax.lax.scan(one, state, done + jnp.arange(draws))
 
     return jax.vmap(chain)(keys, state, settings)
-
-
-def _diagnose(draws: Draws, divergences: int, gradients: int) -> NutsDiagnostics:
-    from arviz_stats.base import array_stats  # here, since it takes a second to import
-
-    rhat, ess = {}, {}
-    for name, leaf in zip(draws.names, jax.tree.leaves(draws.params), strict=True):
-        values = np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1)
-        rhat[name] = float(np.max(array_stats.rhat(values, chain_axis=0, draw_axis=1)))
-        ess[name] = float(np.min(array_stats.ess(values, chain_axis=0, draw_axis=1)))
-    return NutsDiagnostics(rhat, ess, divergences, gradients)

@@ -1,0 +1,104 @@
+"""Continue: go on with the sampler that made the draws, on the kept rows. Rejuvenation for big models.
+
+Where a density of all rows is out of reach, mini-batches are not: every draw becomes a chain of SGLD or SGHMC and takes
+some steps on the kept rows,
+
+    θ ← θ + η ∇Ũ_kept(θ) + noise,        from shifted draws where `start` shifts them first
+
+There is no acceptance step, so nothing is exact and nothing is measured: neither k̂ nor ε. What speaks for the result
+is a comparison with refits (`posterase.assess.match`).
+
+The velocities of SGHMC are drawn anew: those that made the draws have seen the removed rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Key
+
+from posterase.checks import is_a, whole_number
+from posterase.draws import Draws
+from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.evidence import Evidence, parameter_ess
+from posterase.errors import InvalidOptionError
+from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.numerics.cost import Cost
+from posterase.numerics.densities import batch_size
+from posterase.sampling.sample import sample, start
+from posterase.sampling.sampler import Sampler
+
+UNMEASURED = "how near the sampler came is not measured"
+
+
+@dataclasses.dataclass(frozen=True)
+class ContinueDiagnostics:
+    """What was done; of what it achieved nothing is measured."""
+
+    steps: int
+    started: Erased | None
+    """What `start` did."""
+
+    @property
+    def brief(self) -> str:
+        """What there is to say."""
+        return f"{self.steps} steps, not measured"
+
+    def __str__(self) -> str:
+        return f"{self.steps} steps of every draw on the kept rows; {UNMEASURED}"
+
+
+class Continue(Eraser):
+    """Some steps of an SG-MCMC sampler on the kept rows, from every draw.
+
+    Parameters
+    ----------
+    sampler
+        `SGLD(…)` or `SGHMC(…)`, with the step sizes and batches to go on with; step sizes are rescaled by N/N′.
+    steps
+        How many steps every draw takes.
+    start
+        An eraser that moves the draws first: `InfluenceShift(weigh=False)`, say. None: as they are.
+    """
+
+    sampler: Sampler
+    steps: int = eqx.field(static=True)
+    start: Eraser | None = None
+
+    def __check_init__(self) -> None:
+        is_a(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        whole_number("steps", self.steps, 1)
+        if self.start is not None and (not isinstance(self.start, Eraser) or isinstance(self.start, Continue)):
+            raise InvalidOptionError(
+                f"start is {self.start!r}.", "use InfluenceShift(weigh=False), Transport() or None."
+            )
+
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        first, resample, run = jax.random.split(key, 3)
+        kept = model.without(removal)
+        started = None if self.start is None else self.start(first, model, draws, removal)
+        moved = draws if started is None else started.draws
+        moved = moved if moved.log_weights is None else moved.resample(resample)
+        sampler = self.sampler.rescaled(model.n_rows / kept.n_rows)
+        flat, n = moved.flat(), moved.n_chains * moved.n_draws
+        rows = kept.n_rows if sampler.batch is None else sampler.batch
+        size = batch_size(LogDensity(kept).elements if sampler.batch is None else kept.elements(rows), n)
+        pieces = []
+        for at in range(0, n, size):
+            chains = jax.tree.map(lambda leaf: leaf[at : at + size], flat)  # noqa: B023
+            state = start(jax.random.fold_in(run, at), kept, sampler, chains)
+            pieces.append(sample(kept, sampler, state, 1, thin=self.steps).draws.params)
+        joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
+        params = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), joined, draws.params)
+        returned = draws.replace(params)
+        cost = Cost(gradients=n * self.steps * rows / kept.n_rows, sequential=self.steps)
+        evidence = Evidence(
+            ess=parameter_ess(returned),
+            cost=cost if started is None else cost.plus(started.evidence.cost),
+            flaw=UNMEASURED,
+            advice="compare it with refits (posterase.assess.match), or use Rejuvenate where a density can be had.",
+        )
+        return Erased(returned, Result(True, f"{UNMEASURED}."), ContinueDiagnostics(self.steps, started), evidence)

@@ -1,0 +1,132 @@
+"""Refit: sample the kept posterior anew. Always exact, as the chains converge; the dearest rung.
+
+Chains start at draws of the full posterior, picked at random: near, and spread out. By NUTS where all rows fit a step,
+or by the SG-MCMC recipe that made the draws, its step sizes rescaled by N/N′ as the sum over rows has shrunk.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Key, PyTree
+
+from posterase.checks import is_a, whole_number
+from posterase.draws import Draws
+from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.evidence import Evidence
+from posterase.model import AbstractModel, Removal
+from posterase.numerics.cost import Cost
+from posterase.sampling.mixing import mixing
+from posterase.sampling.nuts import nuts
+from posterase.sampling.sample import sample, start
+from posterase.sampling.sampler import Sampler
+
+CHAINS = range(2, 65)
+FEWEST_DRAWS = 100
+"""Draws in so many chains of at least so many draws are refitted in like chains, others in four."""
+
+MOST_RHAT = 1.02
+"""R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
+chance alone."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RefitDiagnostics:
+    """How well the chains mixed."""
+
+    rhat: dict[str, float]
+    """R̂, rank normalised, the worst element of each parameter."""
+    ess: dict[str, float]
+    """Bulk effective sample size, the worst element of each parameter."""
+    divergences: int
+    """Transitions of NUTS whose energy went wrong."""
+    chains: int
+
+    @property
+    def brief(self) -> str:
+        """The figures that matter most."""
+        return f"R̂ {max(self.rhat.values()):.3f}, ESS {min(self.ess.values()):.0f}"
+
+    def __str__(self) -> str:
+        return f"{self.chains} chains: {self.brief}, {self.divergences} divergences"
+
+
+class Refit(Eraser):
+    """Sample the kept posterior anew, from the draws at hand.
+
+    Parameters
+    ----------
+    sampler
+        The SG-MCMC recipe: `SGLD(…)` or `SGHMC(…)` as it sampled the full posterior. None: NUTS.
+    warmup
+        Steps before the first draw.
+    thin
+        Steps a draw, for an SG-MCMC recipe.
+    """
+
+    sampler: Sampler | None = None
+    warmup: int = eqx.field(default=500, static=True)
+    thin: int = eqx.field(default=1, static=True)
+
+    def __check_init__(self) -> None:
+        if self.sampler is not None:
+            is_a(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule), or None for NUTS.")
+        whole_number("warmup", self.warmup, 20)
+        whole_number("thin", self.thin, 1)
+
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        kept = model.without(removal)
+        alike = draws.n_chains in CHAINS and draws.n_draws >= FEWEST_DRAWS
+        chains = draws.n_chains if alike else 4
+        length = max(-(-draws.n_chains * draws.n_draws // chains), 4)
+        pick, run = jax.random.split(key)
+        places = jax.random.choice(pick, draws.n_chains * draws.n_draws, (chains,), p=draws.weights.ravel())
+        initial = jax.tree.map(lambda leaf: leaf[places], draws.flat())
+        if self.sampler is None:
+            sampled = nuts(run, kept, initial, length, warmup=self.warmup)
+            fresh, found = sampled.draws, sampled.diagnostics
+            diagnostics = RefitDiagnostics(found.rhat, found.ess, found.divergences, chains)
+            cost = Cost(gradients=found.gradients + found.warmup_gradients, sequential=found.sequential)
+        else:
+            recipe = self.sampler.rescaled(model.n_rows / kept.n_rows)
+            state = sample(kept, recipe, start(run, kept, recipe, initial), 1, thin=self.warmup).state
+            fresh = sample(kept, recipe, state, length, thin=self.thin).draws
+            diagnostics = RefitDiagnostics(*mixing(fresh), 0, chains)
+            steps = self.warmup + length * self.thin
+            share = 1.0 if recipe.batch is None else recipe.batch / kept.n_rows
+            cost = Cost(gradients=share * chains * steps, sequential=steps)
+        refitted = draws.replace(_dealt(fresh, draws))
+        result = _judge(diagnostics)
+        evidence = Evidence(
+            ess=diagnostics.ess,
+            cost=cost,
+            rhat=max(diagnostics.rhat.values()),
+            flaw="" if diagnostics.divergences == 0 else f"{diagnostics.divergences} transitions diverged",
+            advice="" if diagnostics.divergences == 0 else "use another parametrisation (non-centred).",
+        )
+        return Erased(refitted, result, diagnostics, evidence)
+
+
+def _dealt(fresh: Draws, like: Draws) -> PyTree:
+    """The new draws in the shape of the old ones, chains laid end to end."""
+
+    def deal(new: Array, old: Array) -> Array:
+        flat = new.reshape(-1, *new.shape[2:])[: old.shape[0] * old.shape[1]]
+        return jnp.asarray(flat, old.dtype).reshape(old.shape)
+
+    return jax.tree.map(deal, fresh.params, like.params)
+
+
+def _judge(diagnostics: RefitDiagnostics) -> Result:
+    rhat = max(diagnostics.rhat.values())
+    if diagnostics.divergences:
+        return Result(
+            False, f"{diagnostics.divergences} transitions diverged.", "use another parametrisation (non-centred)."
+        )
+    if np.isfinite(rhat) and rhat <= MOST_RHAT:
+        return Result(True, f"the chains agree ({diagnostics.brief}).")
+    return Result(False, f"the chains disagree (R̂ {rhat:.3f}).", "use more draws or a longer warm-up.")

@@ -1,0 +1,371 @@
+"""Rejuvenate: walk the draws along a path to the kept posterior, resampling and moving them on the way.
+
+    log p_λ = (1 − λ) start + λ kept,        λ: 0 → 1
+
+`start` is the density that the draws have: full, or full(T⁻¹θ) − log |det A| once an affine map T (`Transport`) has
+brought them near. A stage from λ to λ′
+
+    1. weighs the draws of p_λ by (λ′ − λ)(kept − start), λ′ chosen so that a share of the effective draws is kept
+    2. resamples them by their Pareto smoothed weights (systematically)
+    3. moves them by a kernel that leaves p_λ′ invariant, until they have forgotten where they were
+
+The order matters: a kernel that moves at the new target before the weights are taken deletes the rows twice. With
+transported draws one stage is mostly enough. Exact as the number of moves grows.
+
+The product of the mean weights estimates p(S − S′)/p(S), the ratio of evidences.
+
+**Two halves.** Draws are kept in two halves throughout; the map of each is fitted to the other, and its moves are tuned
+on the other. Along a single stage what is known of the weighted draws then still holds after the moves: they cannot
+raise KL(· ‖ kept). Over several stages nothing such is known, and ε is not measured.
+
+References
+----------
+Del Moral, Doucet, Jasra (2006), Sequential Monte Carlo samplers, JRSS B 68. Chopin & Papaspiliopoulos (2020), An
+introduction to sequential Monte Carlo.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
+
+from posterase.checks import is_a, whole_number
+from posterase.draws import Draws, systematic
+from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.evidence import Evidence, parameter_ess, weigh
+from posterase.erasers.transport import Transport, Transported
+from posterase.errors import InvalidOptionError, NonFiniteResultError
+from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
+from posterase.numerics.cost import Cost
+from posterase.numerics.densities import constrained, evaluate_at, unconstrained
+from posterase.numerics.moves import HMC, Moves, move
+from posterase.numerics.paths import Path, next_step
+from posterase.numerics.transport_maps import AffineMap
+from posterase.numerics.weights import (
+    Estimate,
+    Smoothed,
+    base_weights,
+    blocks,
+    log_mean,
+    log_of,
+    pareto_k_threshold,
+    smooth,
+)
+
+SHORTEST_STEP = 1e-3
+"""A path whose steps are shorter than this leads nowhere."""
+
+ON_THE_WAY = 0.5
+"""Before the end of the path, moves stop at this correlation: the particles will be moved again."""
+
+LEAST_ACCEPTANCE, MOST_CORRELATION = 0.3, 0.5
+"""Beyond these the moves did not do their work."""
+
+
+class Stage(NamedTuple):
+    """One stage of the path."""
+
+    to: float
+    """λ at its end."""
+    ess: float
+    """Effective draws after weighting, of all."""
+    pareto_k: float
+    """k̂ of the stage's weights."""
+    moves: int
+    acceptance: float
+    correlation: float
+    """Between places before the moves and after them, the largest over parameters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RejuvenateDiagnostics:
+    """How the path went."""
+
+    stages: list[Stage]
+    unique_ancestors: int
+    """How many of the draws that went in have descendants."""
+    ancestors: Int[np.ndarray, "chain draw"]
+    """Which draw that went in, chains laid end to end, each returned one descends from."""
+    log_evidence_ratio: Estimate
+    """log p(S) − log p(S − S′), where prior and likelihood are normalised."""
+    epsilon: Estimate | None
+    """KL to the kept posterior of a returned draw; None where the path has several stages: not measured."""
+    transported: bool
+    """Whether an affine map came first."""
+    n_draws: int
+    threshold: float
+    """The largest k̂ to trust with this many draws."""
+
+    @property
+    def pareto_k(self) -> float:
+        """The worst stage's."""
+        return max(stage.pareto_k for stage in self.stages)
+
+    @property
+    def brief(self) -> str:
+        """The figures that matter most."""
+        last = self.stages[-1]
+        return f"{len(self.stages)} stage(s), acceptance {last.acceptance:.2f}, correlation left {last.correlation:.2f}"
+
+    def __str__(self) -> str:
+        start = "from transported draws" if self.transported else "from the draws as they were"
+        lines = [f"{start}; {self.unique_ancestors} of {self.n_draws} draws have descendants"]
+        lines += [
+            f"  λ → {stage.to:.3f}: ESS {stage.ess:.0f}, k̂ {stage.pareto_k:.2f}, {stage.moves} moves, acceptance "
+            f"{stage.acceptance:.2f}, correlation left {stage.correlation:.2f}"
+            for stage in self.stages
+        ]
+        return "\n".join(lines)
+
+
+class Rejuvenate(Eraser):
+    """Resample and move draws along a path to the kept posterior.
+
+    Parameters
+    ----------
+    start
+        An affine map that comes first: `Transport()`. None: the path starts from the draws as they are.
+    moves
+        The kernel: `HMC()`, `MALA()` or `NUTS()`.
+    ess
+        The share of the effective draws that a stage keeps.
+    correlation
+        Moves at the end of the path stop where no parameter remembers more than this of where it was.
+    most_moves, most_stages
+        When to give up.
+    """
+
+    start: Transport | None = Transport(split=False)
+    moves: Moves = HMC()
+    ess: float = eqx.field(default=0.5, static=True)
+    correlation: float = eqx.field(default=0.2, static=True)
+    most_moves: int = eqx.field(default=32, static=True)
+    most_stages: int = eqx.field(default=40, static=True)
+
+    def __check_init__(self) -> None:
+        if self.start is not None:
+            is_a(self.start, Transport, "start", "use Transport(), or None.")
+        is_a(self.moves, Moves, "moves", "use HMC(), MALA() or NUTS().")
+        for name, value in (("ess", self.ess), ("correlation", self.correlation)):
+            if not 0 < value < 1:
+                raise InvalidOptionError(f"{name} is {value!r}.", "use a number between 0 and 1.")
+        whole_number("most_moves", self.most_moves, 1)
+        whole_number("most_stages", self.most_stages, 1)
+
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        first, walk = jax.random.split(key)
+        transported = None
+        if self.start is not None:
+            try:
+                transported = self.start.transport(first, model, draws, removal)
+            except NonFiniteResultError:
+                transported = None  # no map can be had: the path starts from the draws as they are
+        return self.go_on(walk, model, draws, removal, transported)
+
+    def go_on(
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, moved: Transported | None
+    ) -> Erased:
+        """The path, from draws that have been transported, or not."""
+        walk = _Walk(self, key, model, draws, removal, moved)
+        while walk.at < 1 and len(walk.stages) < self.most_stages and not walk.stuck:
+            walk.stage()
+        return walk.finish()
+
+
+class _Walk:
+    """Particles on their way, in two halves of equal size."""
+
+    def __init__(
+        self,
+        options: Rejuvenate,
+        key: Key[Array, ""],
+        model: AbstractModel,
+        draws: Draws,
+        removal: Removal,
+        moved: Transported | None,
+    ):
+        self.options, self.key, self.model, self.draws, self.removal = options, key, model, draws, removal
+        self.kept = model.without(removal) if moved is None else moved.kept
+        self.n = draws.n_chains * draws.n_draws
+        base = base_weights(draws)
+        share = removal.n_rows / model.n_rows
+        if moved is None:
+            thetas, self.like = unconstrained(model, draws)
+        else:
+            thetas, self.like = moved.origin, moved.like
+        ratios = -evaluate_at(RemovedLogLikelihood(model, removal), thetas, self.like).reshape(base.shape)
+        self.cost = Cost(densities=share * self.n, sequential=1)
+        self.maps: AffineMap | None = None
+        if moved is not None and not moved.fitted.stayed.any():
+            self.cost = self.cost.plus(moved.fitted.cost)
+            if _length(moved.fitted.log_weights, base) < _length(ratios, base):  # the shorter path
+                thetas, ratios = moved.fitted.moved, moved.fitted.log_weights
+                self.maps = jax.tree.map(lambda *leaves: np.stack(leaves), *moved.fitted.maps)
+        self.raw, self.base = ratios, base
+        self.at, self.stuck = 0.0, False
+        self.stages: list[Stage] = []
+        self.log_ratio: list[Estimate] = []
+        self.epsilon: Estimate | None = None
+        # Halves of equal size: where the number of draws is odd, the first has one more, of weight zero.
+        half = self.n - self.n // 2
+        order = np.concatenate([np.arange(self.n // 2), np.full(2 * half - self.n, 0), np.arange(self.n // 2, self.n)])
+        weights = base.ravel()[order]
+        weights[self.n // 2 : half] = 0
+        with np.errstate(divide="ignore"):
+            self.log_weights = np.log(weights).reshape(2, half)
+        self.thetas = thetas[order].reshape(2, half, -1)
+        self.ratios = ratios.ravel()[order].reshape(2, half)
+        self.ancestors = order.reshape(2, half)
+
+    def stage(self) -> None:
+        number = len(self.stages)
+        resample_key, move_key = jax.random.split(jax.random.fold_in(self.key, number))
+        ratios, weights = self.ratios.ravel(), self.log_weights.ravel()
+        to = next_step(ratios, weights, self.at, self.options.ess)
+        step, smoothed = self.weights(to)
+        while not smoothed.pareto_k <= smoothed.threshold and to - self.at > 2 * SHORTEST_STEP:
+            to = (self.at + to) / 2  # enough effective draws, but they rest on a heavy tail
+            step, smoothed = self.weights(to)
+        self.stuck = to < 1 and to - self.at < SHORTEST_STEP
+        base = np.exp(self.log_weights - self.log_weights.max())
+        self.log_ratio.append(log_mean(step, base / base.sum()))
+        if number == 0 and to == 1:
+            self.epsilon = weigh(self.raw, self.base, smooth(self.raw + log_of(self.base))).epsilon
+        chosen = self.resample(resample_key, np.exp(smoothed.log_weights))
+        rows = np.arange(2)[:, None]
+        self.thetas, self.ancestors = self.thetas[rows, chosen], self.ancestors[rows, chosen]
+        self.log_weights = np.zeros_like(self.log_weights)
+        ended = to == 1
+        path = Path(
+            self.model, self.kept, self.removal, self.maps, jnp.asarray(to, _precision(self.like)), self.like, ended
+        )
+        moved = move(
+            move_key,
+            self.options.moves,
+            path,
+            self.thetas,
+            most=self.options.most_moves,
+            enough=self.options.correlation if ended else ON_THE_WAY,
+        )
+        passes = 1 if ended else 2 if self.maps is not None else 1 + self.removal.n_rows / self.model.n_rows
+        self.cost = self.cost.plus(Cost(gradients=passes * moved.gradients, sequential=moved.sequential))
+        self.thetas, self.at = moved.thetas, to
+        self.stages.append(Stage(to, smoothed.ess, smoothed.pareto_k, moved.moves, moved.acceptance, moved.correlation))
+        if not ended:
+            self.ratios = self.log_ratios()
+
+    def weights(self, to: float) -> tuple[Float[np.ndarray, "2 m"], Smoothed]:
+        """Raw log-weights of a step, and smoothed ones of the particles after it."""
+        step = np.where(np.isfinite(self.ratios), (to - self.at) * self.ratios, -np.inf)
+        return step, smooth(step + self.log_weights)
+
+    def resample(self, key: Key[Array, ""], weights: Float[np.ndarray, "2 m"]) -> Int[np.ndarray, "2 m"]:
+        """Within each half, so that what is tuned on the other stays another's."""
+        keys = jax.random.split(key)
+        return np.stack([np.asarray(systematic(k, jnp.asarray(w), len(w))) for k, w in zip(keys, weights, strict=True)])
+
+    def log_ratios(self) -> Float[np.ndarray, "2 m"]:
+        """kept − start at the particles."""
+        flat = self.thetas.reshape(-1, self.thetas.shape[-1])
+        share = self.removal.n_rows / self.model.n_rows
+        if self.maps is None:
+            self.cost = self.cost.plus(Cost(densities=share * len(flat), sequential=1))
+            removed = RemovedLogLikelihood(self.model, self.removal)
+            return -evaluate_at(removed, flat, self.like).reshape(self.thetas.shape[:2])
+        self.cost = self.cost.plus(Cost(densities=2 * len(flat), sequential=1))
+        maps = [jax.tree.map(lambda leaf: leaf[half], self.maps) for half in range(2)]  # noqa: B023
+        back = np.stack([one.inverse(half) for one, half in zip(maps, self.thetas, strict=True)])
+        full = evaluate_at(LogDensity(self.model), back.reshape(flat.shape), self.like).reshape(self.thetas.shape[:2])
+        kept = evaluate_at(LogDensity(self.kept), flat, self.like).reshape(self.thetas.shape[:2])
+        return kept - full + np.array([float(one.log_det) for one in maps])[:, None]
+
+    def finish(self) -> Erased:
+        shape = self.draws.n_chains, self.draws.n_draws
+        dealt = np.random.default_rng(np.asarray(jax.random.key_data(self.key))).permutation(2 * self.thetas.shape[1])
+        dealt = dealt[: self.n]
+        thetas = self.thetas.reshape(-1, self.thetas.shape[-1])[dealt]
+        ancestors = self.ancestors.ravel()[dealt]
+        if not np.isfinite(thetas).all():
+            raise NonFiniteResultError(
+                "the moves ended in NaN or infinity.",
+                "check that the model's gradients are finite around the draws. The draws you passed in are untouched.",
+            )
+        erased = self.draws.replace(constrained(self.model, thetas, self.like, self.draws))
+        ratio = Estimate(
+            -sum(each.value for each in self.log_ratio), float(np.sqrt(sum(each.error**2 for each in self.log_ratio)))
+        )
+        diagnostics = RejuvenateDiagnostics(
+            stages=self.stages,
+            unique_ancestors=len(np.unique(ancestors)),
+            ancestors=ancestors.reshape(shape),
+            log_evidence_ratio=ratio,
+            epsilon=self.epsilon,
+            transported=self.maps is not None,
+            n_draws=self.n,
+            threshold=pareto_k_threshold(self.n),
+        )
+        flaw, advice = _flaw(diagnostics, self.at)
+        # Draws whose ancestors were neighbours in a chain may depend on each other.
+        families = blocks(*shape)[ancestors]
+        evidence = Evidence(
+            ess=parameter_ess(erased, families),
+            cost=self.cost,
+            pareto_k=diagnostics.pareto_k,
+            threshold=diagnostics.threshold,
+            epsilon=self.epsilon,
+            log_evidence_ratio=ratio,
+            weighted=True,
+            flaw=flaw,
+            advice=advice,
+        )
+        return Erased(erased, _judge(diagnostics, flaw, advice), diagnostics, evidence)
+
+
+def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> float:
+    """How far apart two densities are along their path: the standard deviation of their log ratio."""
+    if not np.isfinite(log_ratios[base > 0]).all():
+        return float("inf")
+    mean = (base * log_ratios).sum()
+    return float(np.sqrt((base * (log_ratios - mean) ** 2).sum()))
+
+
+def _flaw(diagnostics: RejuvenateDiagnostics, at: float) -> tuple[str, str]:
+    last = diagnostics.stages[-1]
+    if at < 1:
+        return (
+            f"the path got no farther than λ = {at:.3g} in {len(diagnostics.stages)} stages",
+            "remove fewer rows at a time, use more draws, or refit.",
+        )
+    if last.acceptance < LEAST_ACCEPTANCE:
+        return (
+            f"only {last.acceptance:.0%} of the moves were accepted",
+            "use another parametrisation (non-centred), NUTS() moves, or refit.",
+        )
+    if last.correlation > MOST_CORRELATION:
+        return (
+            f"after {last.moves} moves the draws still remember where they were (correlation {last.correlation:.2f})",
+            "allow more moves (most_moves), use another parametrisation, or refit.",
+        )
+    return "", ""
+
+
+def _judge(diagnostics: RejuvenateDiagnostics, flaw: str, advice: str) -> Result:
+    if flaw:
+        return Result(False, f"{flaw}.", advice)
+    if not diagnostics.pareto_k <= diagnostics.threshold:
+        return Result(
+            False,
+            f"a stage's weights rest on a few draws (k̂ {diagnostics.pareto_k:.2f}, above {diagnostics.threshold:.2f}).",
+            "keep more of the draws at each stage (ess=0.8), use more draws, or refit.",
+        )
+    return Result(True, f"{len(diagnostics.stages)} stage(s), {diagnostics.unique_ancestors} ancestors, moves mixed.")
+
+
+def _precision(like: PyTree) -> np.dtype:
+    return jnp.result_type(*jax.tree.leaves(like))

@@ -1,0 +1,319 @@
+"""Moves: Markov kernels that leave a density invariant, applied to many particles side by side.
+
+A kernel is an object with its settings: `MALA()`, `HMC()`, `NUTS()`, all through blackjax, all preconditioned by the
+particles' covariance. In such units a trajectory of length π/2 takes a Gaussian to an independent draw; `HMC` cuts it
+into as few leapfrog steps as the acceptance rate allows. `MALA` is one leapfrog step.
+
+Particles come in two halves. What a kernel is tuned on, covariance and step size, is taken from the other half, and the
+trial moves that it takes are thrown away: so the moves do not depend on the particles that they move, and leave the
+density exactly invariant.
+
+Moves are repeated until the particles have forgotten where they were: until in every parameter the correlation between
+a particle's place before and now is small.
+
+References
+----------
+Buchholz, Chopin, Jacob (2021), Adaptive tuning of Hamiltonian Monte Carlo within sequential Monte Carlo, Bayesian
+Analysis 16. Cabezas et al. (2024), BlackJAX, arXiv 2402.10797.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from posterase.checks import whole_number
+from posterase.errors import InvalidOptionError
+from posterase.numerics.densities import batch_size
+from posterase.numerics.paths import Path
+
+TRIAL_PARTICLES = 64
+"""How many particles of each half try out a step size."""
+
+DENSE_UP_TO = 500
+"""Parameters up to which the covariance is a matrix."""
+
+JITTER = 0.2
+"""Step sizes vary by this share from particle to particle, so that no trajectory closes on itself."""
+
+
+class Setting(NamedTuple):
+    """How a kernel moves, in units of the particles' spread."""
+
+    step_size: float
+    leapfrogs: int
+
+
+class Moves(eqx.Module):
+    """A kernel and its settings."""
+
+    acceptance: eqx.AbstractVar[float]
+    """The acceptance rate that a step size must reach."""
+
+    @abc.abstractmethod
+    def settings(self, d: int) -> list[Setting]:
+        """Settings to try, from bold to timid."""
+
+    @abc.abstractmethod
+    def kernel(
+        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
+    ) -> tuple[Any, Float[Array, ""], Array]:
+        """One move of one particle: its new state, the acceptance rate, gradients taken."""
+
+    def __check_init__(self) -> None:
+        if not 0 < self.acceptance < 1:
+            raise InvalidOptionError(f"acceptance is {self.acceptance}.", "use a number between 0 and 1.")
+
+
+class HMC(Moves):
+    """Hamiltonian Monte Carlo with trajectories of length π/2 in units of the particles' spread."""
+
+    acceptance: float = eqx.field(default=0.7, static=True)
+    most_leapfrogs: int = eqx.field(default=64, static=True)
+
+    def __check_init__(self) -> None:
+        whole_number("most_leapfrogs", self.most_leapfrogs, 1)
+
+    def settings(self, d: int) -> list[Setting]:
+        counts = [n for n in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if n <= self.most_leapfrogs] or [1]
+        return [Setting(float(np.pi / 2 / n), n) for n in counts]
+
+    def kernel(
+        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
+    ) -> tuple[Any, Float[Array, ""], Array]:
+        return _hmc(key, state, path, step, inverse_mass, leapfrogs)
+
+
+class MALA(Moves):
+    """The Metropolis-adjusted Langevin algorithm: a single leapfrog step."""
+
+    acceptance: float = eqx.field(default=0.55, static=True)
+
+    def settings(self, d: int) -> list[Setting]:
+        return [Setting(float(2 * 0.75**i), 1) for i in range(24)]
+
+    def kernel(
+        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
+    ) -> tuple[Any, Float[Array, ""], Array]:
+        return _hmc(key, state, path, step, inverse_mass, leapfrogs)
+
+
+class NUTS(Moves):
+    """The No-U-Turn sampler, which chooses the length of each trajectory itself."""
+
+    acceptance: float = eqx.field(default=0.75, static=True)
+    most_doublings: int = eqx.field(default=6, static=True)
+
+    def __check_init__(self) -> None:
+        whole_number("most_doublings", self.most_doublings, 1)
+
+    def settings(self, d: int) -> list[Setting]:
+        return [Setting(float(np.pi / 2 * 0.75**i), 1) for i in range(20)]
+
+    def kernel(
+        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
+    ) -> tuple[Any, Float[Array, ""], Array]:
+        from blackjax.mcmc import nuts
+
+        state, info = nuts.build_kernel()(key, state, path, step, inverse_mass, self.most_doublings)
+        return state, info.acceptance_rate, info.num_integration_steps
+
+
+def _hmc(
+    key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
+) -> tuple[Any, Float[Array, ""], Array]:
+    from blackjax.mcmc import hmc  # here, since blackjax takes a while to import
+
+    state, info = hmc.build_kernel()(key, state, path, step, inverse_mass, leapfrogs)
+    return state, info.acceptance_rate, leapfrogs
+
+
+class Moved(NamedTuple):
+    """Particles after their moves."""
+
+    thetas: Float[np.ndarray, "2 m d"]
+    acceptance: float
+    correlation: float
+    """The largest over parameters, between places before the moves and after them."""
+    moves: int
+    gradients: float
+    """Taken in all, trial moves included."""
+    sequential: int
+    """Gradients that waited for each other."""
+
+
+def move(
+    key: Key[Array, ""],
+    kernel: Moves,
+    path: Path,
+    thetas: Float[np.ndarray, "2 m d"],
+    *,
+    most: int,
+    enough: float,
+) -> Moved:
+    """Move particles of p_λ until they have forgotten where they were, at most `most` times.
+
+    Where `path` was moved by maps, they have a leading axis: one for each half.
+    """
+    for_trials, for_moves = jax.random.split(key)
+    halves, m, d = thetas.shape
+    inverse_mass = _spread(thetas)[::-1]  # each half uses the other's
+    narrow = jnp.result_type(*jax.tree.leaves(path.like))
+    trials = np.asarray(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], narrow)
+    states = _start(path, jnp.asarray(trials))
+    chosen: list[Setting | None] = [None] * halves
+    gradients, waited = float(trials.shape[1] * halves), 1
+    timid = kernel.settings(d)[-1]
+    for i, setting in enumerate(kernel.settings(d)):
+        # The particles of a half try the settings that the other half will use.
+        step, leapfrogs = _settings([setting] * halves, narrow)
+        trial_key = jax.random.fold_in(for_trials, i)
+        rates, taken = _trial(trial_key, kernel, path, states, step, leapfrogs, jnp.asarray(inverse_mass[::-1], narrow))
+        gradients, waited = gradients + float(taken.sum()), waited + int(taken.max())
+        for half in range(halves):
+            if chosen[half] is None and rates[half] >= kernel.acceptance:
+                chosen[half] = setting
+        if all(one is not None for one in chosen):
+            break
+    step, leapfrogs = _settings([one or timid for one in chosen][::-1], narrow)
+    out = _run(
+        for_moves,
+        kernel,
+        path,
+        jnp.asarray(thetas, narrow),
+        step,
+        leapfrogs,
+        jnp.asarray(inverse_mass, narrow),
+        jnp.asarray(most),
+        jnp.asarray(enough + 3 / np.sqrt(m), narrow),
+    )
+    final, rate, correlation, moves, taken, longest = jax.device_get(out)
+    return Moved(
+        thetas=np.asarray(final, np.float64),
+        acceptance=float(rate),
+        correlation=float(correlation),
+        moves=int(moves),
+        gradients=gradients + float(taken) + halves * m,
+        sequential=waited + int(longest) + 1,
+    )
+
+
+def _settings(settings: list[Setting], dtype: Any) -> tuple[Array, Array]:
+    return jnp.asarray([one.step_size for one in settings], dtype), jnp.asarray([one.leapfrogs for one in settings])
+
+
+def _spread(thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 d ..."]:
+    """Covariance of each half, shrunk towards its diagonal as the particles are few; or variances alone."""
+    _, m, d = thetas.shape
+    variances = np.maximum(thetas.var(axis=1), np.finfo(np.float32).tiny)
+    if d > DENSE_UP_TO or m < 2 * d:
+        return variances
+    centred = thetas - thetas.mean(axis=1, keepdims=True)
+    covariance = np.einsum("fmi,fmj->fij", centred, centred, optimize=True) / (m - 1)
+    trust = m / (m + d)
+    return trust * covariance + (1 - trust) * np.stack([np.diag(one) for one in variances])
+
+
+def _map(function: Any, path: Path, *arrays: Any) -> Any:
+    """Half by half, each with its own map; within a half, a batch of particles at a time (see `_particles`)."""
+    if path.moved_by is None:
+        return jax.lax.map(lambda args: function(path, *args), arrays)
+    moved, rest = eqx.partition(path.moved_by, eqx.is_array)
+
+    def half(args: Any) -> Any:
+        one, others = args
+        return function(eqx.tree_at(lambda p: p.moved_by, path, eqx.combine(one, rest)), *others)
+
+    return jax.lax.map(half, (moved, arrays))
+
+
+def _particles(path: Path, function: Any, *arrays: Any) -> Any:
+    n = jax.tree.leaves(arrays)[0].shape[0]
+    return jax.lax.map(lambda args: function(*args), arrays, batch_size=batch_size(path.elements, n))
+
+
+@eqx.filter_jit
+def _start(path: Path, thetas: Float[Array, "2 m d"]) -> Any:
+    from blackjax.mcmc import hmc
+
+    return _map(lambda path, half: _particles(path, lambda theta: hmc.init(theta, path), half), path, thetas)
+
+
+def _one_move(
+    key: Key[Array, ""], kernel: Moves, path: Path, states: Any, step: Array, leapfrogs: Array, inverse_mass: Array
+) -> tuple[Any, Array, Array]:
+    """One move of all particles: new states, acceptance rates and gradients, (2, m)."""
+    keys = jax.random.split(key, states.position.shape[:2])
+
+    def half(path: Path, keys: Any, states: Any, step: Array, leapfrogs: Array, inverse_mass: Array) -> Any:
+        def particle(key: Any, state: Any) -> Any:
+            for_jitter, for_move = jax.random.split(key)
+            jittered = step * jax.random.uniform(for_jitter, (), step.dtype, 1 - JITTER, 1 + JITTER)
+            return kernel.kernel(for_move, state, path, jittered, inverse_mass, leapfrogs)
+
+        states, rates, taken = _particles(path, particle, keys, states)
+        return states, rates, jnp.broadcast_to(taken, rates.shape)
+
+    return _map(half, path, keys, states, step, leapfrogs, inverse_mass)
+
+
+@eqx.filter_jit
+def _trial(
+    key: Key[Array, ""], kernel: Moves, path: Path, states: Any, step: Array, leapfrogs: Array, inverse_mass: Array
+) -> tuple[Float[Array, " 2"], Array]:
+    _, rates, taken = _one_move(key, kernel, path, states, step, leapfrogs, inverse_mass)
+    return jnp.where(jnp.isfinite(rates), rates, 0).mean(axis=1), taken
+
+
+@eqx.filter_jit
+def _run(
+    key: Key[Array, ""],
+    kernel: Moves,
+    path: Path,
+    thetas: Float[Array, "2 m d"],
+    step: Float[Array, " 2"],
+    leapfrogs: Int[Array, " 2"],
+    inverse_mass: Array,
+    most: Int[Array, ""],
+    enough: Float[Array, ""],
+) -> tuple[Array, ...]:
+    zero = jnp.zeros((), thetas.dtype)
+
+    Carry = tuple[Any, Array, Array, Array, Array, Array]
+
+    def goes_on(carry: Carry) -> Bool[Array, ""]:
+        _, _, correlation, i, _, _ = carry
+        return (i < most) & (correlation > enough)
+
+    def advance(carry: Carry) -> Carry:
+        states, rate, _, i, taken, longest = carry
+        states, rates, counts = _one_move(
+            jax.random.fold_in(key, i), kernel, path, states, step, leapfrogs, inverse_mass
+        )
+        mean = jnp.where(jnp.isfinite(rates), rates, 0).mean().astype(rate.dtype)
+        return (
+            states,
+            (rate * i + mean) / (i + 1),
+            _correlation(thetas, states.position),
+            i + 1,
+            taken + counts.sum(),
+            longest + counts.max(),
+        )
+
+    nothing = jnp.zeros((), jnp.int32)
+    initial = (_start(path, thetas), zero, zero + 1, nothing, nothing, nothing)
+    states, rate, correlation, moves, taken, longest = jax.lax.while_loop(goes_on, advance, initial)
+    return states.position, rate, correlation, moves, taken, longest
+
+
+def _correlation(before: Float[Array, "2 m d"], now: Float[Array, "2 m d"]) -> Float[Array, ""]:
+    """The largest over halves and parameters of the correlation between places before and now."""
+    a, b = (x - x.mean(axis=1, keepdims=True) for x in (before, now))
+    scale = jnp.sqrt((a**2).mean(axis=1) * (b**2).mean(axis=1))
+    return jnp.max(jnp.where(scale > 0, (a * b).mean(axis=1) / jnp.where(scale > 0, scale, 1), 0))

@@ -1,0 +1,143 @@
+"""Pictures of what an erasure did. They need matplotlib, from the extra `plots`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jaxtyping import Float
+
+from posterase.draws import Draws
+from posterase.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from posterase.erase import Erasure
+
+# Okabe and Ito's colours, which colour-blind readers tell apart.
+GREY, SKY, VERMILION, GREEN, BLACK = "#999999", "#56B4E9", "#D55E00", "#009E73", "black"
+SHOWN = 6
+"""How many parameters are drawn: those that moved most."""
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A figure that no window or backend is needed for."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError(
+            "figures need matplotlib, which is not installed.", "pip install 'posterase[plots]'"
+        ) from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def density(
+    values: Float[np.ndarray, " n"], weights: Float[np.ndarray, " n"], grid: Float[np.ndarray, " points"]
+) -> Float[np.ndarray, " points"]:
+    """A weighted Gaussian kernel density, with Silverman's bandwidth for the effective number of draws."""
+    mean = weights @ values
+    sd = np.sqrt(weights @ (values - mean) ** 2)
+    bandwidth = 1.06 * sd * (1 / np.sum(weights**2)) ** -0.2
+    if not bandwidth > 0:
+        return np.zeros_like(grid)
+    scaled = (grid[:, None] - values) / bandwidth
+    return np.exp(-0.5 * scaled**2) @ weights / (bandwidth * np.sqrt(2 * np.pi))
+
+
+def columns(draws: Draws) -> tuple[list[str], Float[np.ndarray, "n elements"]]:
+    """Every element of every parameter as a column, with its name: `beta[2]`."""
+    names, parts = [], []
+    for name, leaf in zip(draws.names, jax.tree.leaves(draws.params), strict=True):
+        shape = leaf.shape[2:]
+        names += [f"{name}[{', '.join(map(str, at))}]" if at else name for at in np.ndindex(*shape)]
+        parts.append(np.asarray(leaf, np.float64).reshape(leaf.shape[0] * leaf.shape[1], -1))
+    return names, np.concatenate(parts, axis=1)
+
+
+def draw_erasure(result: Erasure) -> Figure:
+    """Densities of the parameters that moved most; below, what every rung's diagnostics said."""
+    after = result.rungs[-1].erased if result.rungs else None
+    lines: list[tuple[str, Draws, dict[str, Any]]] = [("before", result.before, {"color": GREY, "lw": 2.2})]
+    if after is not None:
+        label = "after" if result.verdict.accepted else "after (refused)"
+        lines.append((label, after.draws, {"color": VERMILION, "lw": 1.8}))
+    lines += [
+        ("refit" if i == 0 else "_refit", refit, {"color": BLACK, "lw": 1.2, "ls": ":"})
+        for i, refit in enumerate(result.refits)
+    ]
+    names, before = columns(result.before)
+    target = columns(lines[-1][1])[1] if len(lines) > 1 else before
+    weights = {id(draws): np.asarray(draws.weights, np.float64).ravel() for _, draws, _ in lines}
+    base = weights[id(result.before)]
+    sd = np.sqrt(base @ (before - base @ before) ** 2)
+    last = weights[id(lines[-1][1])]
+    moved = np.abs(last @ target - base @ before) / np.where(sd > 0, sd, 1)
+    most = np.argsort(-moved)[:SHOWN]
+    per_row = min(3 if len(most) > 4 else 2, len(most))
+    rows = -(-len(most) // per_row)
+    figure = new_figure(3.2 * max(per_row, 2), 2.1 * rows + 2.6)
+    grid = figure.add_gridspec(rows + 1, 2 * per_row, height_ratios=[1.0] * rows + [1.1])
+    for place, at in enumerate(most):
+        row, column = divmod(place, per_row)
+        axis = figure.add_subplot(grid[row, 2 * column : 2 * column + 2])
+        values = {label: columns(draws)[1][:, at] for label, draws, _ in lines}
+        low, high = np.quantile(np.concatenate(list(values.values())), [0.001, 0.999])
+        points = np.linspace(low, high, 200)
+        for label, draws, style in lines:
+            axis.plot(points, density(values[label], weights[id(draws)], points), label=label, **style)
+        axis.set_title(f"{names[at]}: {moved[at]:.2g} sd", fontsize=9)
+        axis.set_yticks([])
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+        if place == 0:
+            axis.legend(frameon=False, fontsize=8)
+    _draw_k(figure.add_subplot(grid[rows, :per_row]), result)
+    _draw_ess(figure.add_subplot(grid[rows, per_row:]), result)
+    said = f"accepted by {result.verdict.rung}" if result.verdict.accepted else "refused"
+    figure.suptitle(f"{result.n_removed} row{'s' if result.n_removed != 1 else ''} erased: {said}", fontsize=11)
+    return figure
+
+
+def _draw_k(axis: Any, result: Erasure) -> None:
+    """k̂ of every rung that has one, and the threshold."""
+    known = [rung for rung in result.rungs if rung.evidence is not None and rung.evidence.pareto_k is not None]
+    shown = [(rung, rung.evidence) for rung in known]
+    values = [min(max(float(e.pareto_k or 0), 0), 2.0) for _, e in shown if e is not None]
+    colours = [SKY if rung.objections else GREEN for rung, _ in shown]
+    bars = axis.barh(range(len(shown)), values, color=colours, height=0.5)
+    axis.bar_label(bars, [f"{e.pareto_k:.2f}" for _, e in shown if e is not None], padding=3, fontsize=8)
+    axis.set_yticks(range(len(shown)), [rung.name for rung, _ in shown], fontsize=8)
+    axis.invert_yaxis()
+    if shown and shown[0][1] is not None:
+        limit = result.policy.pareto_k if result.policy.pareto_k is not None else shown[0][1].threshold
+        axis.axvline(limit, color=BLACK, lw=1, ls="--")
+    axis.set_xlim(0, max([*values, 1.0]) * 1.15)
+    axis.set_title("k̂ of the weights (trusted left of the line)", fontsize=9)
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_ess(axis: Any, result: Erasure) -> None:
+    """Effective draws: along the path of the last rung where it walked one, else of every rung."""
+    stages = getattr(getattr(result.rungs[-1].erased, "diagnostics", None), "stages", None) if result.rungs else None
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    if stages:
+        axis.plot(
+            [0, *(stage.to for stage in stages)], [np.nan, *(stage.ess for stage in stages)], "o-", color=GREEN, ms=4
+        )
+        axis.set(xlabel="λ along the path", xlim=(0, 1.03))
+        axis.set_ylim(bottom=0)
+        axis.set_title("effective draws at every stage of the path", fontsize=9)
+        return
+    known = [(rung, rung.evidence) for rung in result.rungs if rung.evidence is not None]
+    axis.bar(
+        [rung.name for rung, _ in known],
+        [e.least_ess for _, e in known if e is not None],
+        color=[SKY if rung.objections else GREEN for rung, _ in known],
+        width=0.5,
+    )
+    axis.axhline(result.policy.ess, color=BLACK, lw=1, ls="--")
+    axis.set_title("effective draws, worst parameter (wanted above the line)", fontsize=9)

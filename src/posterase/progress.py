@@ -1,0 +1,37 @@
+"""Progress on the terminal, for work of more than two seconds; nothing where nobody looks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+PATIENCE = 2.0
+"""Seconds before anything is shown."""
+
+
+@contextmanager
+def shown(title: str, total: int, wanted: bool | None = None) -> Iterator[Callable[[str, int], None]]:
+    """A bar that appears after two seconds; the function given back takes what is being done, and how far it is.
+
+    `wanted`: True or False; None, on a terminal only.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if wanted is False or (wanted is None and not console.is_terminal):
+        yield lambda _what, _done: None
+        return
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    progress = Progress(*columns, console=console, transient=True)
+    task = progress.add_task(title, total=total)
+    timer = threading.Timer(PATIENCE, progress.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda what, done: progress.update(task, description=f"{title}: {what}", completed=done)
+    finally:
+        timer.cancel()
+        timer.join()
+        progress.stop()

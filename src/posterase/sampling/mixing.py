@@ -1,0 +1,72 @@
+"""How well chains mixed: R̂, effective sample sizes, and chains that sit in different modes, by name.
+
+References
+----------
+Vehtari, Gelman, Simpson, Carpenter, Bürkner (2021), Rank-normalization, folding, and localization: an improved R̂,
+Bayesian Analysis 16. Stephens (2000), Dealing with label switching in mixture models, JRSS B 62.
+"""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import linear_sum_assignment
+
+from posterase.draws import Draws
+
+APART = 3.0
+"""Chains whose means differ by more than so many standard deviations within a chain sit in different modes."""
+
+
+def mixing(draws: Draws) -> tuple[dict[str, float], dict[str, float]]:
+    """R̂ (rank normalised) and bulk ESS, the worst element of each parameter."""
+    from arviz_stats.base import array_stats  # here, since it takes a second to import
+
+    rhat, ess = {}, {}
+    for name, values in _columns(draws).items():
+        rhat[name] = float(np.max(array_stats.rhat(values, chain_axis=0, draw_axis=1)))
+        ess[name] = float(np.min(array_stats.ess(values, chain_axis=0, draw_axis=1)))
+    return rhat, ess
+
+
+def different_modes(draws: Draws) -> str:
+    """What to say where chains sit in different modes, naming label switching where it is that; else nothing.
+
+    Labels are switched where a parameter's elements in one chain are those of another chain in another order.
+    """
+    if draws.n_chains < 2 or draws.n_draws < 4:
+        return ""
+    apart = ""
+    for name, leaf in zip(draws.names, jax.tree.leaves(draws.params), strict=True):
+        values = np.asarray(leaf, np.float64)
+        values = values.reshape(*values.shape[:2], values.shape[2] if values.ndim > 2 else 1, -1)
+        means = values.mean(axis=1)
+        spread = np.sqrt(values.var(axis=1).mean(axis=0)) + np.finfo(float).tiny
+        for chain in range(1, draws.n_chains):
+            distance = _distances(means[chain], means[0], spread)
+            here = float(np.sqrt(np.mean(np.diag(distance))))
+            if np.abs((means[chain] - means[0]) / spread).max() < APART:
+                continue
+            rows, order = linear_sum_assignment(distance)
+            best = float(np.sqrt(distance[rows, order].mean()))
+            if best < min(here / 3, APART):
+                shown = ", ".join(map(str, order))
+                return (
+                    f"the components of {name} are numbered differently in different chains (label switching): those "
+                    f"of chain {chain} are chain 0's in the order {shown}"
+                )
+            apart = apart or f"chains 0 and {chain} sit in different modes of {name}"
+    return apart
+
+
+def _distances(
+    one: Float[np.ndarray, "k rest"], other: Float[np.ndarray, "k rest"], spread: Float[np.ndarray, "k rest"]
+) -> Float[np.ndarray, "k k"]:
+    """Mean squared distance, in standard deviations, of every element from every other."""
+    return (((one[:, None] - other[None]) / spread[None]) ** 2).mean(axis=-1)
+
+
+def _columns(draws: Draws) -> dict[str, Float[np.ndarray, "chain draw elements"]]:
+    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
+    return {name: np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1) for name, leaf in leaves}
