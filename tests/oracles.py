@@ -9,6 +9,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
+from scipy.special import betaln
+from scipy.special import gammaln as gammaln_np
 
 import posterase as pe
 
@@ -55,6 +57,12 @@ class LinearRegression:
         noise = np.random.default_rng(seed).normal(size=(*shape, root.shape[0]))
         return {"beta": self.mean(rows) + noise @ root.T}
 
+    def log_evidence(self, rows: np.ndarray) -> float:
+        """log ∫ exp(prior + likelihood of these rows), of the densities as the model has them."""
+        precision, mean, y = self.precision(rows), self.mean(rows), self.y[rows]
+        determinant = np.linalg.slogdet(precision / (2 * np.pi))[1]
+        return float(0.5 * (mean @ precision @ mean - y @ y / self.noise**2 - determinant))
+
     def antithetic(self, rows: np.ndarray, pairs: int, seed: int) -> dict[str, np.ndarray]:
         """Draws in mirrored pairs: their mean is the posterior's exactly."""
         half = self.sample(rows, (1, pairs), seed)["beta"]
@@ -97,6 +105,9 @@ class BetaBernoulli:
         a, b = self.shapes(rows)
         return np.asarray(a * b / ((a + b) ** 2 * (a + b + 1)))
 
+    def log_evidence(self, rows: np.ndarray) -> float:
+        return float(betaln(*self.shapes(rows)))
+
     def sample(self, rows: np.ndarray, shape: tuple[int, int], seed: int) -> dict[str, np.ndarray]:
         return {"p": np.random.default_rng(seed).beta(*self.shapes(rows), size=shape)}
 
@@ -137,10 +148,54 @@ class GammaPoisson:
         a, b = self.shapes(rows)
         return np.asarray(a / b**2)
 
+    def log_evidence(self, rows: np.ndarray) -> float:
+        a, b = self.shapes(rows)
+        return float(gammaln_np(a) - a * np.log(b) - gammaln_np(self.y[rows] + 1).sum())
+
     def sample(self, rows: np.ndarray, shape: tuple[int, int], seed: int) -> dict[str, np.ndarray]:
         a, b = self.shapes(rows)
         return {"rate": np.random.default_rng(seed).gamma(a, 1 / b, size=shape)}
 
 
-Oracle = LinearRegression | BetaBernoulli | GammaPoisson
-ORACLES: list[type[Oracle]] = [LinearRegression, BetaBernoulli, GammaPoisson]
+@dataclasses.dataclass(frozen=True)
+class GaussianMean:
+    """y ~ N(mu, 1), mu ~ N(0, prior²): the simplest of all."""
+
+    y: np.ndarray
+    prior: float = 3.0
+
+    @classmethod
+    def make(cls, rows: int = 40, seed: int = 3) -> "GaussianMean":
+        return cls(np.random.default_rng(seed).normal(1.0, 1.0, size=rows))
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.y)
+
+    def model(self, factor: float = 1.0) -> pe.Model:
+        return pe.Model(
+            lambda p: -0.5 * (p["mu"] / self.prior) ** 2,
+            lambda p, data: -0.5 * factor * (data["y"] - p["mu"]) ** 2,
+            {"y": self.y},
+        )
+
+    def precision(self, rows: np.ndarray) -> float:
+        return len(self.y[rows]) + self.prior**-2
+
+    def mean(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(self.y[rows].sum() / self.precision(rows))
+
+    def variance(self, rows: np.ndarray) -> np.ndarray:
+        return np.asarray(1 / self.precision(rows))
+
+    def log_evidence(self, rows: np.ndarray) -> float:
+        y, precision = self.y[rows], self.precision(rows)
+        return float(0.5 * (y.sum() ** 2 / precision - y @ y - np.log(precision / (2 * np.pi))))
+
+    def sample(self, rows: np.ndarray, shape: tuple[int, int], seed: int) -> dict[str, np.ndarray]:
+        noise = np.random.default_rng(seed).normal(size=shape)
+        return {"mu": self.mean(rows) + noise * np.sqrt(self.variance(rows))}
+
+
+Oracle = LinearRegression | BetaBernoulli | GammaPoisson | GaussianMean
+ORACLES: list[type[Oracle]] = [LinearRegression, BetaBernoulli, GammaPoisson, GaussianMean]

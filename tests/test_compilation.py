@@ -13,6 +13,8 @@ ERASERS = {
     "InfluenceShift, Neumann with a scale that follows the rows": lambda n: pe.InfluenceShift(
         hessian="full", solver=pe.Neumann(order=8, scale=1 / n)
     ),
+    "Transport": lambda n: pe.Transport(refinements=0, split=False),
+    "Rejuvenate": lambda n: pe.Rejuvenate(start=pe.Transport(refinements=0, split=False)),
 }
 
 
@@ -64,6 +66,8 @@ def test_the_next_request_on_the_kept_model_shares_it_too(eraser):
     draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
     first = model.removal(range(20))
     eraser(200)(0, model, draws, first)
+    far = np.argsort(np.asarray(model.data["y"]))[-20:]  # Transport looks at the curvature once more where it moves far
+    eraser(200)(0, model, draws, model.removal(far))
     kept = model.without(first)
 
     def next_request() -> None:

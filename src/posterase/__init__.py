@@ -16,6 +16,7 @@ from posterase.erasers.refit import Refit as Refit
 from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
 from posterase.erasers.reweight import Reweight as Reweight
 from posterase.erasers.transport import Transport as Transport
+from posterase.matching import match as match
 from posterase.model import MaskedModel as MaskedModel
 from posterase.model import Model as Model
 from posterase.model import Removal as Removal
@@ -48,5 +49,4 @@ from posterase.transforms import positive as positive
 from posterase.transforms import real as real
 from posterase.transforms import simplex as simplex
 from posterase.transforms import unit_interval as unit_interval
-
-__version__ = "0.1.0"
+from posterase.version import __version__ as __version__

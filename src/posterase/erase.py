@@ -37,6 +37,7 @@ from posterase.numerics.weights import Estimate, base_weights, jeffreys
 from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain
 from posterase.progress import shown
 from posterase.sampling.mixing import different_modes
+from posterase.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,8 +138,6 @@ class Erasure:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON: the verdict, every rung's figures, the policy. No draws, no data, no row ids."""
-        from posterase import __version__
-
         return {
             "posterase": __version__,
             "removed_rows": self.n_removed,

@@ -96,7 +96,7 @@ class RejuvenateDiagnostics:
     """log p(S) − log p(S − S′), where prior and likelihood are normalised."""
     epsilon: Estimate | None
     """KL to the kept posterior of a returned draw; None where the path has several stages: not measured."""
-    transported: bool
+    moved_first: bool
     """Whether an affine map came first."""
     n_draws: int
     threshold: float
@@ -114,7 +114,7 @@ class RejuvenateDiagnostics:
         return f"{len(self.stages)} stage(s), acceptance {last.acceptance:.2f}, correlation left {last.correlation:.2f}"
 
     def __str__(self) -> str:
-        start = "from transported draws" if self.transported else "from the draws as they were"
+        start = "from transported draws" if self.moved_first else "from the draws as they were"
         lines = [f"{start}; {self.unique_ancestors} of {self.n_draws} draws have descendants"]
         lines += [
             f"  λ → {stage.to:.3f}: ESS {stage.ess:.0f}, k̂ {stage.pareto_k:.2f}, {stage.moves} moves, acceptance "
@@ -306,7 +306,7 @@ class _Walk:
             ancestors=ancestors.reshape(shape),
             log_evidence_ratio=ratio,
             epsilon=self.epsilon,
-            transported=self.maps is not None,
+            moved_first=self.maps is not None,
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )

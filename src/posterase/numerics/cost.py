@@ -8,8 +8,8 @@ from typing import NamedTuple
 class Cost(NamedTuple):
     """Evaluations, counted in passes over all rows: what sees removed rows only counts by its share of the rows."""
 
-    gradients: float = 0.0
-    densities: float = 0.0
+    gradients: float | int = 0.0
+    densities: float | int = 0.0
     sequential: int = 0
     """Evaluations that wait for each other: what a machine with many cores waits for."""
 

@@ -165,17 +165,16 @@ def move(
     halves, m, d = thetas.shape
     inverse_mass = _spread(thetas)[::-1]  # each half uses the other's
     narrow = jnp.result_type(*jax.tree.leaves(path.like))
-    trials = np.asarray(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], narrow)
-    states = _start(path, jnp.asarray(trials))
+    trials = jnp.asarray(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], narrow)
     chosen: list[Setting | None] = [None] * halves
-    gradients, waited = float(trials.shape[1] * halves), 1
+    gradients, waited = 0.0, 0
     timid = kernel.settings(d)[-1]
     for i, setting in enumerate(kernel.settings(d)):
         # The particles of a half try the settings that the other half will use.
         step, leapfrogs = _settings([setting] * halves, narrow)
         trial_key = jax.random.fold_in(for_trials, i)
-        rates, taken = _trial(trial_key, kernel, path, states, step, leapfrogs, jnp.asarray(inverse_mass[::-1], narrow))
-        gradients, waited = gradients + float(taken.sum()), waited + int(taken.max())
+        rates, taken = _trial(trial_key, kernel, path, trials, step, leapfrogs, jnp.asarray(inverse_mass[::-1], narrow))
+        gradients, waited = gradients + float((taken + 1).sum()), waited + int(taken.max()) + 1
         for half in range(halves):
             if chosen[half] is None and rates[half] >= kernel.acceptance:
                 chosen[half] = setting
@@ -238,7 +237,6 @@ def _particles(path: Path, function: Any, *arrays: Any) -> Any:
     return jax.lax.map(lambda args: function(*args), arrays, batch_size=batch_size(path.elements, n))
 
 
-@eqx.filter_jit
 def _start(path: Path, thetas: Float[Array, "2 m d"]) -> Any:
     from blackjax.mcmc import hmc
 
@@ -265,9 +263,15 @@ def _one_move(
 
 @eqx.filter_jit
 def _trial(
-    key: Key[Array, ""], kernel: Moves, path: Path, states: Any, step: Array, leapfrogs: Array, inverse_mass: Array
+    key: Key[Array, ""],
+    kernel: Moves,
+    path: Path,
+    thetas: Float[Array, "2 trials d"],
+    step: Float[Array, " 2"],
+    leapfrogs: Int[Array, " 2"],
+    inverse_mass: Array,
 ) -> tuple[Float[Array, " 2"], Array]:
-    _, rates, taken = _one_move(key, kernel, path, states, step, leapfrogs, inverse_mass)
+    _, rates, taken = _one_move(key, kernel, path, _start(path, thetas), step, leapfrogs, inverse_mass)
     return jnp.where(jnp.isfinite(rates), rates, 0).mean(axis=1), taken
 
 
@@ -302,8 +306,8 @@ def _run(
             (rate * i + mean) / (i + 1),
             _correlation(thetas, states.position),
             i + 1,
-            taken + counts.sum(),
-            longest + counts.max(),
+            taken + counts.sum().astype(taken.dtype),
+            longest + counts.max().astype(longest.dtype),
         )
 
     nothing = jnp.zeros((), jnp.int32)

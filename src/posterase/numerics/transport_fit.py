@@ -32,7 +32,7 @@ DENSE_UP_TO = 500
 
 CURVATURE_GRADIENTS, CURVATURE_DRAWS = 768, (4, 16)
 """A curvature as a matrix costs two gradients a parameter and draw; it is averaged over as many draws as so many
-gradients pay for, within bounds. At a single point, be it the mean, a hierarchy's curvature may be far from its mean."""
+gradients pay for, within bounds. At a single point, be it the mean, a hierarchy's may be far from its average."""
 
 FAR = 0.3
 """Past a shift of so many standard deviations in each direction (root mean square) the curvature is taken anew."""
@@ -109,7 +109,7 @@ class Fit:
                 "check the model's functions at these draws, and that draws and data belong together.",
             )
 
-    def spend(self, gradients: float = 0.0, densities: float = 0.0, sequential: int = 1) -> None:
+    def spend(self, gradients: float | int = 0.0, densities: float | int = 0.0, sequential: int = 1) -> None:
         """Count evaluations."""
         self.cost = self.cost.plus(Cost(gradients, densities, sequential))
 

@@ -122,7 +122,15 @@ def low_rank_map(
 ) -> LowRankMap:
     """The map where matrices are too large: a shift, and the largest eigenvalues of K in units of the scales."""
     gains = 1 / np.sqrt(1 - np.minimum(losses, LARGEST_LOSS)) - 1
-    return LowRankMap(mean, mean + shift, scales, scales, basis, gains, float(np.log1p(gains).sum()))
+    return LowRankMap(
+        centre=mean,
+        target=mean + shift,
+        before=scales,
+        after=scales,
+        basis=basis,
+        gains=gains,
+        log_det=float(np.log1p(gains).sum()),
+    )
 
 
 def matched(

@@ -35,6 +35,10 @@ FEWEST_FOR_EFFICIENCY = 4
 """Chains shorter than this say nothing about their autocorrelation."""
 
 
+FLAT = 1.25
+"""Where no weight exceeds the mean by more than this factor there is no tail: k̂, the shape of whatever small excess
+there is, would speak of a wrinkle, and is any number, however good the weights are."""
+
 BLOCKS_A_CHAIN = 25
 """Chains are cut into about so many blocks, to estimate the Monte Carlo error of averages over them."""
 
@@ -56,7 +60,7 @@ class Smoothed(NamedTuple):
     """Normalised: the weights sum to one."""
     pareto_k: float
     """Shape k̂ of the tail of the raw weights; above `threshold` they are not to be trusted. Infinite where it cannot
-    be estimated (too few draws, a tail of equal values); zero where all weights are equal."""
+    be estimated (too few draws, a tail of equal values); zero where the weights are as good as equal (`FLAT`)."""
     threshold: float
     """min(1 − 1/log₁₀(draws), 0.7)."""
     ess: float
@@ -116,7 +120,7 @@ def weighted_divergence(
 def jeffreys(
     at_proposal: Float[np.ndarray, "chain draw"],
     base: Float[np.ndarray, "chain draw"],
-    at_target: Float[np.ndarray, "chain draw"],
+    at_target: Float[np.ndarray, "chains draws"],
 ) -> Estimate:
     """KL(q ‖ p) + KL(p ‖ q) in nats from log-weights log p − log q at draws of q, and at draws of p.
 
@@ -211,7 +215,7 @@ def _pareto_smooth(
     raw: Float[np.ndarray, "chain draw"], efficiency: float
 ) -> tuple[Float[np.ndarray, "chain draw"], float]:
     counted = np.isfinite(raw)  # draws of weight zero stay at zero and say nothing of the tail
-    if np.ptp(raw[counted]) == 0:
+    if raw[counted].max() - (log_sum_exp(raw[counted]) - np.log(counted.sum())) <= np.log(FLAT):
         return raw, 0.0
     try:
         with np.errstate(all="ignore"):  # ties in the tail divide by zero there; what comes of it is checked below

@@ -1,0 +1,29 @@
+"""How far draws are from the kept posterior, in nats, from densities and never from distances between draws.
+
+With refit draws, in any dimension: the Jeffreys divergence, which needs no normaliser. Without them: KL from the raw
+weights of the draws, where k̂ passes. The estimators are in `posterase.numerics.weights`.
+"""
+
+from __future__ import annotations
+
+from posterase.draws import Draws
+from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
+from posterase.numerics.densities import evaluate
+from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth
+from posterase.numerics.weights import divergence as kl
+
+
+def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draws | None = None) -> Estimate | None:
+    """How far the full posterior is from the kept one: what an erasure has to bridge.
+
+    With `refit`, draws of the kept posterior: Jeffreys, E_S[removed] − E_kept[removed]. Without: KL(p_S ‖ p_kept) from
+    weights, or None, not measured, where their k̂ does not pass.
+    """
+    removed = RemovedLogLikelihood(model, removal)
+    model.check(draws)
+    log_weights, base = -evaluate(removed, draws), base_weights(draws)
+    if refit is not None:
+        model.check(refit)
+        return jeffreys(log_weights, base, -evaluate(removed, refit))
+    smoothed = smooth(log_weights + log_of(base))
+    return kl(log_weights, base) if smoothed.pareto_k <= smoothed.threshold else None

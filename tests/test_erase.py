@@ -1,0 +1,248 @@
+"""erase(): the ladder, its policy and verdict, and what must never go silently wrong."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import kstest
+
+import posterase as pe
+from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedError
+from posterase.numerics.weights import Estimate
+from posterase.plotting import columns
+from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
+from tests.statistical import assert_moments
+
+KNOWN = LinearRegression.make()
+MODEL = KNOWN.model()
+DRAWS = pe.Draws(KNOWN.sample(np.arange(60), (4, 500), seed=0))
+
+
+def test_the_cheapest_rung_that_passes_is_taken():
+    little = pe.erase(MODEL, DRAWS, [5])
+    assert little.verdict.accepted
+    assert [rung.name for rung in little.rungs] == ["Reweight"]
+    much = pe.erase(MODEL, DRAWS, np.arange(35))
+    assert [rung.name for rung in much.rungs] == ["Reweight", "Transport"]
+    assert much.verdict.rung == "Transport"
+    assert much.verdict.kind == "measured"
+    kept = np.arange(35, 60)
+    weights = np.asarray(much.draws.weights).ravel()
+    assert_moments(np.asarray(much.draws.flat()["beta"]), KNOWN.mean(kept), KNOWN.variance(kept), weights)
+
+
+def test_a_result_prints_plots_and_is_json():
+    refits = [pe.Draws(KNOWN.sample(np.arange(35, 60), (4, 500), seed=seed)) for seed in (1, 2)]
+    result = pe.erase(MODEL, DRAWS, np.arange(35), refits=refits)
+    text = str(result)
+    assert "35 rows of 60: accepted by Transport: k̂" in text
+    assert "ε ≈" in text
+    assert "≤" not in text
+    assert "Reweight" in text.splitlines()[3]
+    again = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert again["verdict"]["rung"] == "Transport"
+    assert again["rungs"][0]["objections"]
+    assert again["rungs"][1]["jeffreys"]["value"] == pytest.approx(0, abs=5 * again["rungs"][1]["jeffreys"]["error"])
+    axes = result.plot().axes
+    assert [axis.get_title().split(":")[0] for axis in axes[:3]] == sorted(
+        [f"beta[{i}]" for i in range(3)], key=[axis.get_title().split(":")[0] for axis in axes[:3]].index
+    )
+    assert "k̂" in axes[-2].get_title()
+
+
+def test_jeffreys_of_the_untouched_draws_is_exact(x64):
+    """Gaussians: J = ½ tr(P₁⁻¹P₂ + P₂⁻¹P₁ − 2I) + ½ δᵀ(P₁ + P₂)δ."""
+    rows, everything = np.arange(50), np.arange(60)
+    kept = np.arange(50, 60)
+    refit = pe.Draws(KNOWN.sample(kept, (4, 5000), seed=1))
+    draws = pe.Draws(KNOWN.sample(everything, (4, 5000), seed=2))
+    full, left = KNOWN.precision(everything), KNOWN.precision(kept)
+    apart = KNOWN.mean(everything) - KNOWN.mean(kept)
+    exact = 0.5 * np.trace(np.linalg.solve(full, left) + np.linalg.solve(left, full) - 2 * np.eye(3))
+    exact += 0.5 * apart @ (full + left) @ apart
+    found = pe.erase(MODEL, draws, rows, refits=refit).rungs[0].jeffreys
+    assert isinstance(found, Estimate)
+    assert abs(found.value - exact) < 4.5 * found.error
+    assert found.error < 0.05 * exact
+    from posterase.assess import divergence
+
+    model = KNOWN.model()
+    assert divergence(model, draws, model.removal(rows), refit).value == pytest.approx(found.value)
+    assert divergence(model, draws, model.removal(rows)) is None, "k̂ does not pass: not measured"
+    few = model.removal([3])
+    one = np.setdiff1d(everything, [3])
+    assert abs(divergence(model, draws, few).value - gaussian_kl(KNOWN, everything, one)) < 1e-3
+
+
+def gaussian_kl(known, one, other):
+    p, q = known.precision(one), known.precision(other)
+    apart = known.mean(one) - known.mean(other)
+    trace = np.trace(np.linalg.solve(p, q))
+    return 0.5 * (trace - len(p) + apart @ q @ apart + np.linalg.slogdet(p)[1] - np.linalg.slogdet(q)[1])
+
+
+def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
+    result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight()])
+    assert not result.verdict.accepted
+    assert result.verdict.kind == "refused"
+    assert "Reweight: 32 effective draws of beta" in result.verdict.reason
+    assert "refit=True" in result.verdict.advice
+    with pytest.raises(RefusedError, match="refused"):
+        _ = result.draws
+    assert "refused" in str(result)
+    json.dumps(result.to_dict(), allow_nan=False)
+    few = pe.Draws(KNOWN.sample(np.arange(60), (2, 100), seed=0))
+    refused = pe.erase(MODEL, few, np.arange(35))
+    assert "the draws that went in have" in refused.verdict.reason
+    assert "Draw more" in refused.verdict.advice
+
+
+def test_a_refit_is_started_only_where_it_is_allowed():
+    with pytest.raises(InvalidOptionError, match="does not allow"):
+        pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit()])
+    result = pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit(warmup=200)], policy=pe.Policy(refit=True), spent=0.7)
+    assert result.verdict.kind == "refitted"
+    assert "R̂" in result.verdict.reason
+    assert result.spent == 0.0, "a refit starts the budget anew"
+
+
+def test_the_budget_counts_total_variation():
+    """Two equal Gaussian shifts make twice the sum of their KLs, and exactly the sum of their √(ε/2)."""
+    first = pe.erase(MODEL, DRAWS, [5])
+    epsilon = first.verdict.epsilon.value
+    assert first.spent == pytest.approx(np.sqrt(epsilon / 2))
+    second = first.erase([9], key=1)
+    assert second.spent == pytest.approx(first.spent + np.sqrt(second.verdict.epsilon.value / 2))
+    assert second.n_removed == 1
+    assert second.model.n_rows == 58
+    past = second.erase([11], spent=1.5)
+    assert not past.verdict.accepted
+    assert "a refit is demanded" in past.verdict.reason
+    assert past.rungs == []
+    str(past), past.to_dict()
+    refitted = second.erase([11], spent=1.5, policy=pe.Policy(refit=True), rungs=[pe.Reweight(), pe.Refit(warmup=200)])
+    assert [rung.name for rung in refitted.rungs] == ["Refit"]
+
+
+def test_deterministic_given_the_key_and_nothing_touched():
+    before = jax.tree.map(np.array, DRAWS)
+    one, other = (pe.erase(MODEL, DRAWS, np.arange(35), key=7).draws for _ in range(2))
+    jax.tree.map(np.testing.assert_array_equal, one, other)
+    jax.tree.map(np.testing.assert_array_equal, jax.tree.map(np.array, DRAWS), before)
+
+
+def test_the_result_holds_nothing_that_evaluates_the_removed_rows():
+    result = pe.erase(MODEL, DRAWS, np.arange(35))
+    for rung in result.rungs:
+        assert rung.evidence.resembles is None
+        assert getattr(rung.erased.diagnostics, "transported", None) is None
+    assert not np.isin(np.asarray(MODEL.data["y"])[:35], np.asarray(result.model.data["y"])).any()
+
+
+def test_a_likelihood_that_does_not_factorise_is_caught():
+    leaking = pe.Model(
+        lambda p: -0.5 * p["mu"] ** 2,
+        lambda p, data: -0.5 * (data["y"] - data["y"].mean() - p["mu"]) ** 2,
+        {"y": np.arange(20.0)},
+    )
+    draws = pe.Draws({"mu": np.random.default_rng(0).normal(size=(2, 500))})
+    with pytest.raises(NotFactorisedError):
+        pe.erase(leaking, draws, [3])
+
+
+@pytest.mark.statistical
+def test_a_group_that_loses_all_its_rows_ends_at_its_prior():
+    """Ten groups with effects of their own; all rows of one go, and its effect is N(0, 1) again: KS, p > 1e-5."""
+    rng = np.random.default_rng(0)
+    group = np.repeat(np.arange(10), 12)
+    y = rng.normal(size=10)[group] + rng.normal(size=120)
+    model = pe.Model(
+        lambda p: -0.5 * jnp.sum(p["effect"] ** 2),
+        lambda p, data: -0.5 * (data["y"] - p["effect"][data["group"]]) ** 2,
+        {"y": y, "group": group},
+    )
+    sums = np.bincount(group, weights=y)
+    draws = pe.Draws({"effect": sums / 13 + rng.normal(size=(4, 500, 10)) / np.sqrt(13)})
+    result = pe.erase(model, draws, group == 4)
+    assert result.verdict.accepted
+    final = result.draws.resample(0) if result.draws.log_weights is not None else result.draws
+    effects = np.asarray(final.flat()["effect"])
+    assert kstest(effects[::2, 4], "norm").pvalue > 1e-5
+    assert kstest(np.asarray(draws.flat()["effect"])[::2, 4], "norm").pvalue < 1e-5
+    assert kstest((effects[::2, 7] - sums[7] / 13) * np.sqrt(13), "norm").pvalue > 1e-5
+
+
+def test_label_switching_is_named():
+    """Two components; in one chain of two they are numbered the other way round."""
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.normal(-3, 1, 100), rng.normal(3, 1, 100)])
+    model = pe.Model(
+        lambda p: -0.5 * jnp.sum((p["mu"] / 5) ** 2),
+        lambda p, data: jnp.logaddexp(-0.5 * (data["y"] - p["mu"][0]) ** 2, -0.5 * (data["y"] - p["mu"][1]) ** 2),
+        {"y": y},
+    )
+    chain = np.array([y[:100].mean(), y[100:].mean()]) + 0.1 * rng.normal(size=(1, 500, 2))
+    switched = pe.Draws({"mu": np.concatenate([chain, chain[..., ::-1]])})
+    result = pe.erase(model, switched, np.arange(100, 150), rungs=[pe.Reweight(), pe.Transport()])
+    assert not result.verdict.accepted
+    assert "label switching" in result.verdict.reason
+    assert "order 1, 0" in result.verdict.reason
+    assert "pe.ordered" in result.verdict.advice
+    apart = pe.Draws({"mu": np.concatenate([chain, chain + 5])})
+    from posterase.sampling.mixing import different_modes
+
+    assert "different modes of mu" in different_modes(apart)
+    assert different_modes(pe.Draws({"mu": np.concatenate([chain, chain])})) == ""
+
+
+@given(st.sets(st.integers(0, 11), min_size=2, max_size=4), st.randoms(use_true_random=False))
+@settings(max_examples=8, deadline=None, derandomize=True)
+def test_two_steps_end_where_one_does(rows, random):
+    """Rows removed at once, or in two requests in any order: both are the exact kept posterior, within error."""
+    known = GammaPoisson.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (4, 500), seed=4))
+    order = list(rows)
+    random.shuffle(order)
+    kept = np.setdiff1d(np.arange(12), order)
+    policy = pe.Policy(ess=100.0)
+    once = pe.erase(model, draws, order, policy=policy, rungs=[pe.Reweight(), pe.Transport()])
+    first = pe.erase(model, draws, order[:1], policy=policy, rungs=[pe.Reweight(), pe.Transport()])
+    twice = first.erase(order[1:], rungs=[pe.Reweight(), pe.Transport()])
+    for result in (once, twice):
+        values, weights = np.asarray(result.draws.flat()["rate"]), np.asarray(result.draws.weights).ravel()
+        assert_moments(values, known.mean(kept), known.variance(kept), weights)
+
+
+def test_bad_input():
+    for wrong in ({"rungs": []}, {"spent": -1.0}):
+        with pytest.raises(InvalidOptionError):
+            pe.erase(MODEL, DRAWS, [3], **wrong)
+    with pytest.raises(pe.errors.RowsError):
+        pe.erase(MODEL, DRAWS, np.array([3.5]))
+    with pytest.raises(pe.errors.PosteraseError):
+        pe.erase(GaussianMean.make().model(), DRAWS, [3])
+
+
+def test_columns_are_named():
+    names, values = columns(DRAWS)
+    assert names == ["beta[0]", "beta[1]", "beta[2]"]
+    assert values.shape == (2000, 3)
+
+
+def test_progress_appears_after_a_while(monkeypatch, capsys):
+    import time
+
+    from posterase import progress
+
+    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    with progress.shown("erasing", 3, wanted=True) as report:
+        report("Transport", 1)
+        time.sleep(0.3)
+    assert "Transport" in capsys.readouterr().err
+    with progress.shown("erasing", 3) as report:
+        report("nobody looks", 1)
+    assert capsys.readouterr().err == ""

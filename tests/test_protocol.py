@@ -1,0 +1,138 @@
+"""What all erasers share: one call, untouched input, labels kept; order and constants do not matter."""
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+
+import posterase as pe
+from tests.oracles import GammaPoisson, LinearRegression
+
+ERASERS = {
+    "Reweight": pe.Reweight(),
+    "InfluenceShift": pe.InfluenceShift(),
+    "InfluenceShift, the paper's": pe.InfluenceShift(hessian="full", solver=pe.Neumann(order=40, scale=0.001)),
+    "InfluenceShift, CG on some draws": pe.InfluenceShift(solver=pe.CG(), samples=30),
+    "InfluenceShift, three Newton steps, with weights": pe.InfluenceShift(steps=3, reweight=True),
+    "Transport": pe.Transport(),
+    "Transport, every second draw": pe.Transport(split=True, resample=True),
+    "Rejuvenate": pe.Rejuvenate(),
+    "Rejuvenate, the path alone": pe.Rejuvenate(start=None, moves=pe.MALA()),
+}
+MAIN = {name: ERASERS[name] for name in ("Reweight", "InfluenceShift", "Transport", "Rejuvenate")}
+QUICK_OR_SLOW = [
+    pytest.param(eraser, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else [])
+    for name, eraser in MAIN.items()
+]
+
+
+# --- the protocol
+
+
+SLOW_TWINS = "InfluenceShift, CG on some draws", "Rejuvenate, the path alone", "Transport, every second draw"
+
+
+@pytest.mark.parametrize(
+    "eraser",
+    [pytest.param(e, id=name, marks=[pytest.mark.slow] if name in SLOW_TWINS else []) for name, e in ERASERS.items()],
+)
+def test_protocol(eraser, precision):
+    known = LinearRegression.make()
+    model = known.model()
+    draws = pe.Draws(
+        known.sample(np.arange(60), (2, 50), seed=0), dims={"beta": ["term"]}, coords={"term": ["a", "b", "c"]}
+    )
+    before = jax.tree.map(np.array, draws)
+    removal = model.removal([3, 8])
+    erased = eraser(0, model, draws, removal)
+    assert isinstance(erased, pe.Erased)
+    assert erased.draws.labels == draws.labels
+    assert eqx.tree_equal(jax.tree.map(np.array, draws), before)
+    assert eqx.tree_equal(eraser(0, model, draws, removal).draws, erased.draws), "not deterministic given the key"
+    assert isinstance(erased.result.passed, bool)
+    assert erased.result.passed or erased.result.advice
+    assert str(erased)
+    for leaf in jax.tree.leaves(erased.draws):
+        assert leaf.dtype == precision
+    tree = erased.draws.to_arviz()
+    assert list(tree["posterior"].coords["term"].values) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("eraser", MAIN.values(), ids=MAIN)
+def test_order_of_rows_does_not_matter(eraser, x64):
+    known = GammaPoisson.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (2, 50), seed=0))
+    one, other = (eraser(0, model, draws, model.removal(rows)).draws for rows in ([1, 5, 7], [7, 1, 5]))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one, other)
+
+
+@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
+def test_a_constant_in_the_likelihood_changes_nothing(eraser, x64):
+    known = GammaPoisson.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (2, 50), seed=0))
+    lifted = pe.Model(
+        model.log_prior, lambda p, data: model.log_likelihood(p, data) + 7.0, model.data, transforms=model.transforms
+    )
+    one, other = (eraser(0, each, draws, each.removal([1, 5])).draws for each in (model, lifted))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9), one, other)
+
+
+@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
+def test_a_masked_model_is_erased_as_its_factorised_twin(eraser, x64):
+    known = LinearRegression.make()
+    factorised = known.model()
+
+    def log_density(p, data, present):
+        return factorised.log_prior(p) + (present * factorised.log_likelihood(p, data)).sum()
+
+    masked = pe.MaskedModel(log_density, factorised.data)
+    draws = pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
+    one, other = (eraser(0, each, draws, each.removal([3, 8])).draws for each in (factorised, masked))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9), one, other)
+
+
+@pytest.mark.parametrize("eraser", [pe.Reweight(resample=True), pe.Transport(resample=True), pe.Rejuvenate()], ids=str)
+def test_ancestors_are_returned_where_draws_are_resampled(eraser):
+    known = LinearRegression.make()
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (3, 51), seed=0))
+    erased = eraser(0, model, draws, model.removal([3, 8]))
+    ancestors = erased.diagnostics.ancestors
+    assert ancestors.shape == (3, 51)
+    assert ancestors.min() >= 0
+    assert ancestors.max() < 153
+    assert erased.draws.log_weights is None
+    if isinstance(eraser, pe.Reweight):
+        np.testing.assert_array_equal(erased.draws.params["beta"], draws.flat()["beta"][ancestors])
+
+
+@pytest.mark.parametrize("eraser", [pe.Transport(), pe.Rejuvenate()], ids=["Transport", "Rejuvenate"])
+def test_trees_weights_and_odd_numbers_of_draws_come_through(eraser):
+    """A nested tree of parameters, weighted draws, 3 × 51 of them, a model whose transforms change shapes."""
+    rng = np.random.default_rng(0)
+    y = rng.choice(3, size=80, p=[0.2, 0.3, 0.5])
+
+    def log_likelihood(p, data):
+        return jax.numpy.log(p["mix"]["share"])[data["y"]] - 0.5 * (data["x"] - p["mix"]["level"]) ** 2
+
+    model = pe.Model(
+        lambda p: -0.5 * p["mix"]["level"] ** 2,
+        log_likelihood,
+        {"y": y, "x": rng.normal(size=80)},
+        transforms={"mix.share": pe.simplex},
+    )
+    counts = np.bincount(y, minlength=3) + 1.0
+    x = np.asarray(model.data["x"])
+    params = {
+        "mix": {
+            "level": x.sum() / 81 + rng.normal(size=(3, 51)) / 9,
+            "share": rng.dirichlet(counts, size=(3, 51)),
+        }
+    }
+    draws = pe.Draws(params, rng.normal(size=(3, 51)) * 0.1)
+    erased = eraser(0, model, draws, model.removal(np.arange(12)))
+    assert erased.draws.names == ["mix.level", "mix.share"]
+    assert jax.tree.structure(erased.draws.params) == jax.tree.structure(draws.params)
+    for new, old in zip(jax.tree.leaves(erased.draws.params), jax.tree.leaves(draws.params), strict=True):
+        assert new.shape == old.shape
+        assert new.dtype == old.dtype
+    np.testing.assert_allclose(np.asarray(erased.draws.params["mix"]["share"]).sum(-1), 1, rtol=1e-5)
