@@ -7,7 +7,7 @@ import sys
 
 from benchmarks.harness import header
 
-ALL = ["reweight", "influence_shift", "gmm"]
+ALL = ["reweight", "influence_shift", "gmm", "memory", "ladder"]
 
 
 def main(names: list[str]) -> None:

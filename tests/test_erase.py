@@ -176,6 +176,31 @@ def test_a_group_that_loses_all_its_rows_ends_at_its_prior():
     assert kstest((effects[::2, 7] - sums[7] / 13) * np.sqrt(13), "norm").pvalue > 1e-5
 
 
+def grouped(width):
+    """Groups with effects of their own and a Gaussian prior of this width, or none."""
+    group = np.repeat(np.arange(3), 20)
+    y = np.random.default_rng(0).normal(size=60)
+    model = pe.Model(
+        lambda p: -0.5 * jnp.sum((p["effect"] / width) ** 2),
+        lambda p, data: -0.5 * (data["y"] - p["effect"][data["group"]]) ** 2,
+        {"y": y, "group": group},
+    )
+    means = np.bincount(group, weights=y) / 20
+    noise = np.random.default_rng(1).normal(size=(4, 500, 3)) / np.sqrt(20)
+    return model, {"effect": means + noise}, group
+
+
+@pytest.mark.parametrize("eraser", [pe.Transport(), pe.Rejuvenate(start=None)], ids=["Transport", "Rejuvenate"])
+def test_what_has_no_posterior_is_refused(eraser):
+    model, params, group = grouped(jnp.inf)
+    with pytest.raises(pe.errors.ImproperPosteriorError, match="effect"):
+        eraser(0, model, pe.Draws(params), model.removal(group == 1))
+    model, params, group = grouped(1e3)  # a wide prior is a prior: it is not taken for none
+    assert pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).result.passed
+    with pytest.raises(pe.errors.UnusedParameterError, match="double"):
+        eraser(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.removal([3]))
+
+
 def test_label_switching_is_named():
     """Two components; in one chain of two they are numbered the other way round."""
     rng = np.random.default_rng(0)
@@ -239,10 +264,12 @@ def test_progress_appears_after_a_while(monkeypatch, capsys):
     from posterase import progress
 
     monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes what it writes to for a terminal
     with progress.shown("erasing", 3, wanted=True) as report:
         report("Transport", 1)
         time.sleep(0.3)
     assert "Transport" in capsys.readouterr().err
+    monkeypatch.delenv("FORCE_COLOR")
     with progress.shown("erasing", 3) as report:
         report("nobody looks", 1)
     assert capsys.readouterr().err == ""

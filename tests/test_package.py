@@ -43,7 +43,7 @@ def test_the_readmes_ten_lines(capsys):
     }
     names = {"y": y, "idata": pe.Draws(posterior).to_arviz()}
     exec(code, names)
-    assert "passed: importance weights can be trusted" in capsys.readouterr().out
+    assert "accepted by Reweight" in capsys.readouterr().out
     assert len(code.splitlines()) <= 17
 
 
@@ -108,6 +108,7 @@ def test_the_record_of_the_last_full_run(request):
 
 def test_public_names():
     """What DESIGN promises under `pe.`; a change here is a change of the interface."""
-    expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "Reweight", "InfluenceShift", "CG", "Cholesky"}
+    expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "erase", "Policy", "Verdict", "CG", "Cholesky"}
+    expected |= {"Reweight", "InfluenceShift", "Transport", "Rejuvenate", "Refit", "Continue", "match"}
     assert expected <= set(dir(pe))
     assert jnp.exp(0.0) == pe.positive.forward(jnp.array(0.0))

@@ -42,6 +42,14 @@ class Labels:
     dims: dict[str, tuple[str, ...]]
     coords: xr.Dataset
 
+    def fit(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+        """Whether they are the labels of arrays of these names and shapes."""
+        return self.dims.keys() == shapes.keys() and all(
+            len(self.dims[name]) == len(shape) - 2
+            and tuple(self.coords.sizes.get(dim) for dim in (*SAMPLE_DIMS, *self.dims[name])) == shape
+            for name, shape in shapes.items()
+        )
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Labels) and self.dims == other.dims and self.coords.identical(other.coords)
 
@@ -61,7 +69,7 @@ class Draws(eqx.Module):
     dims
         Names of a parameter's axes after `(chain, draw)`, by parameter name, as in ArviZ.
     coords
-        Coordinate values, by axis name, as in ArviZ; or a Dataset with the coordinates to keep.
+        Coordinate values, by axis name, as in ArviZ; or a Dataset, or the labels of other draws, with those to keep.
 
     Examples
     --------
@@ -83,7 +91,7 @@ class Draws(eqx.Module):
         log_weights: ArrayLike | None = None,
         *,
         dims: Mapping[str, Sequence[str]] | None = None,
-        coords: Mapping[str, Any] | xr.Dataset | None = None,
+        coords: Mapping[str, Any] | xr.Dataset | Labels | None = None,
     ):
         names = parameter_names(params)
         if len(set(names)) < len(names):
@@ -93,9 +101,12 @@ class Draws(eqx.Module):
         shape = _sample_shape({name: array.shape for name, array in arrays.items()})
         self.params = jax.tree.unflatten(jax.tree.structure(params), list(arrays.values()))
         self.log_weights = None if log_weights is None else _log_weights(log_weights, shape)
-        self.labels = _labels(
-            {name: array.shape for name, array in arrays.items()}, dims or {}, {} if coords is None else coords
-        )
+        shapes = {name: array.shape for name, array in arrays.items()}
+        if isinstance(coords, Labels) and coords.fit(shapes):
+            self.labels = coords
+        else:
+            known = coords.coords if isinstance(coords, Labels) else coords
+            self.labels = _labels(shapes, dims or {}, {} if known is None else known)
 
     # --- what is there
 
@@ -136,7 +147,7 @@ class Draws(eqx.Module):
 
     def replace(self, params: PyTree, log_weights: ArrayLike | None = None) -> Draws:
         """Other values under the same names and labels."""
-        return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels.coords)
+        return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels)
 
     def thin(self, step: int) -> Draws:
         """Every `step`-th draw of each chain."""

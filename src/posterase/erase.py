@@ -22,10 +22,10 @@ import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Key
 
-from posterase.checks import is_a
+from posterase.checks import is_a, once
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
-from posterase.erasers.evidence import Evidence, parameter_ess
+from posterase.erasers.evidence import Evidence
 from posterase.erasers.refit import Refit
 from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
@@ -33,7 +33,7 @@ from posterase.erasers.transport import Transport, TransportDiagnostics
 from posterase.errors import InvalidOptionError, NonFiniteResultError, RefusedError
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
-from posterase.numerics.weights import Estimate, base_weights, jeffreys
+from posterase.numerics.weights import Estimate, base_weights, jeffreys, parameter_ess
 from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain
 from posterase.progress import shown
 from posterase.sampling.mixing import different_modes
@@ -210,7 +210,7 @@ def erase(
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
     climbed = _ladder(rungs, policy, spent)
-    model.check_additivity(draws, removal, samples=1)
+    _check_additivity(model, draws, removal)
     kept = model.without(removal)
 
     tried: list[Rung] = []
@@ -232,6 +232,13 @@ def erase(
     else:
         after = spent + policy.spent(last)
     return Erasure(verdict, tried, kept, draws, compared, removal.n_rows, policy, after)
+
+
+def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:
+    """Once for each kind of model: whether rows look at each other is a property of its functions."""
+    leaves, structure = jax.tree.flatten(model)
+    kind = ("additive", structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
+    once(kind, lambda: model.check_additivity(draws, removal, samples=1))
 
 
 def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, spent: float) -> list[Eraser]:
@@ -333,12 +340,12 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str) -> Ver
     advice = []
     if modes:
         reason = f"{modes}; {reason}"
-        advice.append("order or relabel the components (pe.ordered), or keep the chains of one mode.")
+        advice.append("Order or relabel the components (pe.ordered), or keep the chains of one mode.")
     elif had[worst] < policy.ess:
         reason = (
             f"the draws that went in have {had[worst]:.0f} effective draws of {worst}, below {policy.ess:g}; {reason}"
         )
-        advice.append("draw more.")
+        advice.append("Draw more.")
     else:
         advice.append(last.objections[0].advice.capitalize())
     if not policy.refit:

@@ -123,6 +123,10 @@ class UnusedParameterError(PosteraseError, ValueError):
     """A parameter that the model's density does not depend on."""
 
 
+class ImproperPosteriorError(PosteraseError, ValueError):
+    """Without the removed rows nothing is known of a parameter: its prior is flat, and there is no posterior."""
+
+
 class InvalidOptionError(PosteraseError, ValueError):
     """An option of an eraser or a solver outside its range."""
 

@@ -470,10 +470,16 @@ def _precisely(function: Callable[..., Array], *args: PyTree) -> tuple[Array, fl
     """A function's value in float64 where it can be had, and the rounding unit of what it was computed in."""
 
     def call(wide: bool) -> Array:
-        return function(*(cast_floats(args, jnp.float64) if wide else args))
+        return _called(function, cast_floats(args, jnp.float64) if wide else args)
 
     value, wide = in_float64(call, "the model's function")
     return value, float(np.finfo(np.float64 if wide else np.float32).eps)
+
+
+@eqx.filter_jit
+def _called(function: Callable[..., Array], args: tuple[PyTree, ...]) -> Array:
+    """Compiled as a whole: operation by operation, each would be compiled by itself."""
+    return function(*args)
 
 
 def _shapes(params: PyTree) -> PyTree:

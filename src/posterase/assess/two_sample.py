@@ -2,8 +2,9 @@
 
 A logistic regression is trained on half of both samples and scored on the other half, then the other way round. Its
 features are the parameters, their squares, and squares along random directions, so that it sees means, spreads and
-correlations. Where both samples have one law its accuracy on n draws of each is ½ with standard error ½/√(2n), given
-that the draws are independent: thin chains first.
+correlations. Where both samples have one law its accuracy on n independent draws of each is ½ with standard error
+½/√(2n). Draws of a chain, and draws with weights, are not independent: `two_sample` thins both sets to as many draws as
+are effective for the worst parameter of either.
 
 References
 ----------
@@ -20,9 +21,10 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.stats import norm
 
-from posterase.draws import Draws
+from posterase.draws import Draws, systematic
 from posterase.errors import DrawsShapeError
 from posterase.keys import as_key
+from posterase.numerics.weights import parameter_ess
 
 DIRECTIONS = 32
 """Random directions along which squares are looked at."""
@@ -49,22 +51,25 @@ class TwoSample(NamedTuple):
 
 
 def two_sample(key: Key[Array, ""] | int, one: Draws, other: Draws) -> TwoSample:
-    """Tell two sets of draws of the same parameters apart. Weighted draws are resampled first."""
+    """Tell two sets of draws of the same parameters apart, thinned to the effective draws that there are."""
     if one.names != other.names:
         raise DrawsShapeError(
             f"the draws have other parameters: {', '.join(one.names)} and {', '.join(other.names)}.",
             "compare draws of the same model.",
         )
     first, second, run = jax.random.split(as_key(key), 3)
-    samples = [
-        _columns(draws if draws.log_weights is None else draws.resample(k))
-        for draws, k in ((one, first), (other, second))
-    ]
-    if samples[0].shape[1] != samples[1].shape[1]:
+    columns = [_columns(draws) for draws in (one, other)]
+    if columns[0].shape[1] != columns[1].shape[1]:
         raise DrawsShapeError(
-            f"the draws have {samples[0].shape[1]} and {samples[1].shape[1]} numbers each.",
+            f"the draws have {columns[0].shape[1]} and {columns[1].shape[1]} numbers each.",
             "compare draws of the same model.",
         )
+    effective = min(min(parameter_ess(draws).values()) for draws in (one, other))
+    samples = []
+    for draws, values, k in ((one, columns[0], first), (other, columns[1], second)):
+        size = max(min(len(values), int(effective)), min(len(values), FEWEST))
+        places = systematic(k, draws.weights.ravel(), size)  # evenly spaced where weights are equal
+        samples.append(values[np.asarray(places)])
     return tell_apart(run, *samples)
 
 

@@ -23,11 +23,12 @@ from jaxtyping import Array, Key
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, parameter_ess
+from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
+from posterase.numerics.weights import parameter_ess
 from posterase.sampling.sample import sample, start
 from posterase.sampling.sampler import Sampler
 

@@ -6,18 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from posterase.draws import Draws
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import (
     Estimate,
     Smoothed,
-    blocks,
     divergence,
-    effective_sizes,
     log_mean,
     weighted_divergence,
 )
@@ -58,24 +55,6 @@ class Evidence:
     def least_ess(self) -> float:
         """Of the worst parameter."""
         return min(self.ess.values())
-
-
-def parameter_ess(
-    draws: Draws, groups: Int[np.ndarray, " n"] | None = None, weights: Float[np.ndarray, "chain draw"] | None = None
-) -> dict[str, float]:
-    """For each parameter, the effective number of draws for the mean of its worst element.
-
-    `groups` says which draws depend on each other; None: neighbours in a chain.
-    """
-    groups = blocks(draws.n_chains, draws.n_draws) if groups is None else groups
-    share = np.asarray(draws.weights if weights is None else weights, np.float64).ravel()
-    share = share / share.sum()
-    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
-    columns = {name: np.asarray(leaf, np.float64).reshape(len(share), -1) for name, leaf in leaves}
-    sizes = effective_sizes(np.concatenate(list(columns.values()), axis=1), share, groups)
-    ends = np.cumsum([column.shape[1] for column in columns.values()])
-    parts = np.split(sizes, ends[:-1])
-    return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}
 
 
 class Weighed(NamedTuple):

@@ -32,14 +32,14 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, parameter_ess, weigh
+from posterase.erasers.evidence import Evidence, weigh
 from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError, UnusedParameterError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
 from posterase.numerics.densities import evaluate, evaluate_at, expectation, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
-from posterase.numerics.weights import Smoothed, base_weights, smooth
+from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
 from posterase.precision import numbers_as_arrays
 
 RESIDUAL_TOLERANCE = 1e-2

@@ -38,11 +38,12 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws, systematic
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, parameter_ess, weigh
+from posterase.erasers.evidence import Evidence, weigh
 from posterase.erasers.transport import Transport, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
+from posterase.numerics.curvature import check_informed
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMC, Moves, move
 from posterase.numerics.paths import Path, next_step
@@ -54,6 +55,7 @@ from posterase.numerics.weights import (
     blocks,
     log_mean,
     log_of,
+    parameter_ess,
     pareto_k_threshold,
     smooth,
 )
@@ -197,6 +199,7 @@ class _Walk:
         share = removal.n_rows / model.n_rows
         if moved is None:
             thetas, self.like = unconstrained(model, draws)
+            check_informed(LogDensity(model), LogDensity(self.kept), thetas, self.like)
         else:
             thetas, self.like = moved.origin, moved.like
         ratios = -evaluate_at(RemovedLogLikelihood(model, removal), thetas, self.like).reshape(base.shape)

@@ -22,12 +22,12 @@ from jaxtyping import Array, Int, Key
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, parameter_ess, weigh
+from posterase.erasers.evidence import Evidence, weigh
 from posterase.errors import NonFiniteResultError
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
-from posterase.numerics.weights import Estimate, base_weights, smooth
+from posterase.numerics.weights import Estimate, base_weights, parameter_ess, smooth
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,13 +34,13 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, Weighed, parameter_ess, weigh
+from posterase.erasers.evidence import Evidence, Weighed, weigh
 from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
-from posterase.numerics.weights import Estimate, base_weights
+from posterase.numerics.weights import Estimate, base_weights, parameter_ess
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from posterase.errors import ImproperPosteriorError, UnusedParameterError
+from posterase.model import LogDensity
 from posterase.numerics.densities import Density, expectation
+from posterase.parameters import parameter_names
+
+INFORMED_DRAWS = 4
+"""At how many draws it is looked whether a density depends on its parameters."""
 
 
 class Curvature(eqx.Module):
@@ -64,3 +72,37 @@ def ravel_draws(thetas: PyTree) -> Float[Array, "n d"]:
 def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
     """One row of numbers a draw as trees of leaves `(n, …)`."""
     return jax.vmap(ravel_pytree(like)[1])(thetas)
+
+
+def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree) -> None:
+    """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
+
+    Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them.
+    """
+    names = parameter_names(like)
+    points = jnp.asarray(thetas[:INFORMED_DRAWS], jnp.result_type(*jax.tree.leaves(like)))
+    with_all, without = _depends(full, points, like), _depends(kept, points, like)
+    never = [name for name, leaf in zip(names, jax.tree.leaves(with_all), strict=True) if not np.any(leaf)]
+    if never:
+        raise UnusedParameterError(
+            f"the model's density does not depend on {', '.join(never)}, so that it cannot be moved.",
+            "leave out what the model computes from its parameters (Draws.from_arviz(…, var_names=…)), and compute it "
+            "from the erased draws.",
+        )
+    gone = [
+        name
+        for name, before, after in zip(names, *map(jax.tree.leaves, (with_all, without)), strict=True)
+        if np.any(np.asarray(before) & ~np.asarray(after))
+    ]
+    if gone:
+        raise ImproperPosteriorError(
+            f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
+            "give it a proper prior, or leave it out of the model along with its rows.",
+        )
+
+
+@eqx.filter_jit
+def _depends(density: LogDensity, points: Float[Array, "n d"], like: PyTree) -> PyTree:
+    """For each element of each parameter, whether the gradient is anything but zero."""
+    slopes = jax.lax.map(lambda theta: gradient(density, theta, like), points)
+    return jax.tree.map(lambda leaf: leaf != 0, ravel_pytree(like)[1](jnp.abs(slopes).max(axis=0)))

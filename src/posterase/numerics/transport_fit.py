@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, gradient
+from posterase.numerics.curvature import Curvature, check_informed, gradient
 from posterase.numerics.densities import batch_size, evaluate_at, expectation
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import AffineMap, DenseMap, curvature_map, low_rank_map, matched
@@ -44,9 +44,8 @@ SETTLED = 0.02
 """Quasi-Newton steps end where the push left moves the target by less than this many standard deviations in each
 direction (root mean square): below the Monte Carlo error of 2,000 draws."""
 
-GOOD_K, GOOD_SHARE, ENOUGH_SHARE = 0.5, 0.3, 0.8
-"""A map is refined until its weights have k̂ below the first and keep the second share of the draws effective, or keep
-the third."""
+GOOD_SHARE = 0.3
+"""A map is refined until its weights pass and keep this share of the draws effective."""
 
 POWER_STEPS = 2
 """Products with the curvature that turn random directions into those of its largest eigenvalues."""
@@ -101,6 +100,7 @@ class Fit:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
         self.folds = np.arange(self.n) < self.n // 2, np.arange(self.n) >= self.n // 2
         self.cost = Cost()
+        check_informed(LogDensity(model), LogDensity(kept), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
         self.spend(densities=self.n)
         if not np.isfinite(self.full[base.ravel() > 0]).all():
@@ -419,12 +419,14 @@ def _low_rank(
 
 
 def _definite(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """The matrix with eigenvalues that are not positive, in units of its diagonal, raised to a hundredth."""
-    scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
-    values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
-    if values[0] > 0:
+    """The matrix; where it is not positive definite, with its eigenvalues in units of its diagonal raised to 0.01."""
+    try:
+        np.linalg.cholesky(matrix)
         return matrix
-    return np.outer(scale, scale) * ((vectors * np.maximum(values, 0.01)) @ vectors.T)
+    except np.linalg.LinAlgError:
+        scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
+        values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
+        return np.outer(scale, scale) * ((vectors * np.maximum(values, 0.01)) @ vectors.T)
 
 
 def _between(
@@ -448,10 +450,7 @@ def _finite(arrays: Any) -> Any:
 
 
 def _is_good(smoothed: Smoothed) -> bool:
-    share = smoothed.ess / smoothed.log_weights.size
-    return smoothed.pareto_k <= smoothed.threshold and (
-        share >= ENOUGH_SHARE or (smoothed.pareto_k <= GOOD_K and share >= GOOD_SHARE)
-    )
+    return smoothed.pareto_k <= smoothed.threshold and smoothed.ess >= GOOD_SHARE * smoothed.log_weights.size
 
 
 def _order(smoothed: Smoothed) -> tuple[bool, float]:

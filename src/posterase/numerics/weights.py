@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -158,6 +159,24 @@ def effective_sizes(
     error = _variance_of_mean(values, weights, groups)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(variance > 0, variance / error, 0.0)
+
+
+def parameter_ess(
+    draws: Draws, groups: Int[np.ndarray, " n"] | None = None, weights: Float[np.ndarray, "chain draw"] | None = None
+) -> dict[str, float]:
+    """For each parameter, the effective number of draws for the mean of its worst element.
+
+    `groups` says which draws depend on each other; None: neighbours in a chain.
+    """
+    groups = blocks(draws.n_chains, draws.n_draws) if groups is None else groups
+    share = np.asarray(draws.weights if weights is None else weights, np.float64).ravel()
+    share = share / share.sum()
+    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
+    columns = {name: np.asarray(leaf, np.float64).reshape(len(share), -1) for name, leaf in leaves}
+    sizes = effective_sizes(np.concatenate(list(columns.values()), axis=1), share, groups)
+    ends = np.cumsum([column.shape[1] for column in columns.values()])
+    parts = np.split(sizes, ends[:-1])
+    return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}
 
 
 def blocks(chains: int, draws: int) -> Int[np.ndarray, " n"]:

@@ -1,0 +1,165 @@
+"""The ladder against NUTS refits, on the same machine and in the same run: errors, evaluations, seconds.
+
+Target: three refits pooled. Floor: a fourth refit against them, which no method can beat but by luck. Errors are root
+mean squares over parameters: of means in posterior standard deviations, of log standard deviations. Seconds are of the
+second run, with everything compiled, and for `erase` of the whole climb, rungs that did not pass included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import posterase as pe
+from benchmarks.harness import header
+from benchmarks.problems import PROBLEMS, Problem
+from posterase.assess import two_sample
+from posterase.numerics.weights import parameter_ess
+
+WARMUP, DRAWS = 1000, 1000
+ERASERS: dict[str, pe.Eraser] = {
+    "Reweight": pe.Reweight(),
+    "InfluenceShift": pe.InfluenceShift(samples=100),
+    "Transport": pe.Transport(),
+    "Rejuvenate": pe.Rejuvenate(),
+}
+TARGET = Path(__file__).parent.parent / "docs" / "results" / "ladder.md"
+
+
+class Row(NamedTuple):
+    """One method on one request."""
+
+    problem: str
+    request: str
+    method: str
+    mean_error: float
+    spread: float
+    """What the error of means is expected to be by chance, from the effective draws on both sides."""
+    sd_error: float
+    accuracy: float
+    evaluations: float
+    sequential: int
+    seconds: float
+    says: str
+
+
+def columns(draws: pe.Draws) -> Any:
+    leaves = [np.asarray(leaf, float) for leaf in jax.tree.leaves(draws.params)]
+    return np.concatenate([leaf.reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], axis=1)
+
+
+def measured(draws: pe.Draws, target: pe.Draws) -> tuple[float, float, float, float]:
+    """Error of means, what it is expected to be, error of log standard deviations, two-sample accuracy."""
+    values, weights, wanted = columns(draws), np.asarray(draws.weights, float).ravel(), columns(target)
+    mean = weights @ values
+    sd, exact = np.sqrt(weights @ (values - mean) ** 2), wanted.std(axis=0)
+    own, others = (np.mean([1 / value for value in parameter_ess(each).values()]) for each in (draws, target))
+    return (
+        float(np.sqrt(np.mean(((mean - wanted.mean(axis=0)) / exact) ** 2))),
+        float(np.sqrt(own + others)),
+        float(np.sqrt(np.mean(np.log(sd / exact) ** 2))),
+        two_sample(0, draws, target).accuracy,
+    )
+
+
+def timed(run: Callable[[], Any], repeats: int = 3) -> tuple[Any, float]:
+    """The last result, and the median seconds once all is compiled."""
+    out = run()
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        out = run()
+        seconds.append(time.perf_counter() - start)
+    return out, float(np.median(seconds))
+
+
+def compare(problem: Problem) -> Iterator[Row]:
+    model = problem.model
+    draws = pe.nuts(0, model, problem.initial, DRAWS, warmup=WARMUP).draws
+    for request, rows in problem.requests.items():
+        removal = model.removal(rows)
+        kept = model.without(removal)
+        refits = [pe.nuts(seed, kept, problem.initial, DRAWS, warmup=WARMUP) for seed in (1, 2, 3)]
+        target = pe.Draws(
+            jax.tree.map(lambda *leaves: np.concatenate(leaves), *(refit.draws.params for refit in refits))
+        )
+        last, seconds = timed(lambda: pe.nuts(4, kept, problem.initial, DRAWS, warmup=WARMUP), repeats=1)  # noqa: B023
+        found = last.diagnostics
+        cost = found.gradients + found.warmup_gradients, found.sequential
+        says = f"R̂ {max(found.rhat.values()):.3f}"
+        yield Row(problem.name, request, "NUTS refit (floor)", *measured(last.draws, target), *cost, seconds, says)
+        yield Row(problem.name, request, "untouched", *measured(draws, target), 0, 0, 0.0, "")
+        for name, eraser in ERASERS.items():
+            try:
+                erased, seconds = timed(lambda: eraser(0, model, draws, removal))  # noqa: B023
+            except pe.errors.NonFiniteResultError as error:
+                nan = float("nan")
+                yield Row(problem.name, request, name, nan, nan, nan, nan, 0, 0, 0.0, error.problem)
+                continue
+            spent = erased.evidence.cost
+            figures = spent.evaluations, spent.sequential, seconds, erased.brief
+            yield Row(problem.name, request, name, *measured(erased.draws, target), *figures)
+        result, seconds = timed(lambda: pe.erase(model, draws, rows, policy=pe.Policy(refit=True)))  # noqa: B023
+        costs = [rung.evidence.cost for rung in result.rungs if rung.evidence is not None]
+        figures = sum(c.evaluations for c in costs), sum(c.sequential for c in costs), seconds, str(result.verdict)
+        yield Row(problem.name, request, "**erase**", *measured(result.draws, target), *figures)
+
+
+HEAD = (
+    "| posterior | removed | method | error of means (by chance) | of log sd | two-sample | evaluations | sequential "
+    "| seconds | times faster | says |\n|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def line(row: Row, refit: Row) -> str:
+    faster = f"{refit.seconds / row.seconds:.3g}" if row.seconds else ""
+    return (
+        f"| {row.problem} | {row.request} | {row.method} | {row.mean_error:.3f} ({row.spread:.3f}) "
+        f"| {row.sd_error:.3f} | {row.accuracy:.3f} | {row.evaluations:,.0f} | {row.sequential:,} "
+        f"| {row.seconds:.3g} | {faster} | {row.says.splitlines()[0] if row.says else ''} |"
+    )
+
+
+def summary(rows: list[Row]) -> str:
+    refits = {row[:2]: row for row in rows if row.method.startswith("NUTS")}
+    erased = [row for row in rows if row.method == "**erase**"]
+    faster = [refits[row[:2]].seconds / row.seconds for row in erased]
+    fewer = [refits[row[:2]].evaluations / row.evaluations for row in erased]
+    waits = [refits[row[:2]].sequential / row.sequential for row in erased]
+    light = [
+        f"{ratio:.0f}"
+        for row, ratio in zip(erased, fewer, strict=True)
+        if "by Reweight" in row.says or "by Transport" in row.says
+    ]
+    floors = [row for row in erased if row.mean_error > max(refits[row[:2]].mean_error, 2 * row.spread)]
+    named = ", ".join(f"{row.problem}, {row.request}" for row in floors) or "none"
+    return (
+        f"`erase` against a refit, over {len(erased)} requests: {np.median(faster):.0f} times faster in the median "
+        f"({min(faster):.0f} to {max(faster):.0f}), {np.median(fewer):.0f} times fewer evaluations ({min(fewer):.0f} "
+        f"to {max(fewer):.0f}), {np.median(waits):.0f} times fewer sequential steps. Where `Reweight` or `Transport` "
+        f"was accepted, evaluations were fewer by {', '.join(light)}. Accepted and farther from the target than the "
+        f"refit and than twice what chance explains: {named}."
+    )
+
+
+def run() -> Iterator[str]:
+    rows: list[Row] = []
+    lines = [HEAD]
+    yield HEAD
+    for make in PROBLEMS:
+        refit: Row | None = None
+        for row in compare(make()):
+            refit = row if row.method.startswith("NUTS") else refit
+            assert refit is not None
+            rows.append(row)
+            lines.append(line(row, refit))
+            yield lines[-1]
+    TARGET.parent.mkdir(parents=True, exist_ok=True)
+    intro = f"# The ladder against refits\n\nFrom `python -m benchmarks ladder`: {header()}.\n\n{__doc__}"
+    TARGET.write_text("\n".join([intro, summary(rows), "", *lines]) + "\n")
+    yield summary(rows)
