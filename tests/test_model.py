@@ -11,7 +11,7 @@ from hypothesis import given, settings
 import posterase as pe
 from posterase import model as model_file
 from posterase.errors import DensityShapeError, NotFactorisedError, RowsAlreadyRemovedError
-from tests.oracles import ORACLES, GammaPoisson, LinearRegression
+from tests.oracles import ORACLES, GammaPoisson, GaussianMean, LinearRegression
 
 
 def one_draw(draws: pe.Draws, at: int = 0):
@@ -50,6 +50,8 @@ def exact_difference(known, rows, draws):
     if isinstance(known, LinearRegression):
         mean, precision = known.mean(rows), known.precision(rows)
         return -0.5 * ((x - mean) @ precision @ (x - mean) - (y - mean) @ precision @ (y - mean))
+    if isinstance(known, GaussianMean):
+        return -0.5 * known.precision(rows) * ((x - known.mean(rows)) ** 2 - (y - known.mean(rows)) ** 2)
     a, b = known.shapes(rows)
     if isinstance(known, GammaPoisson):  # density of log(rate): the Jacobian adds one to the power
         return a * np.log(x / y) - b * (x - y)

@@ -33,6 +33,11 @@ QUICK_OR_SLOW = [
 
 
 SLOW_TWINS = "InfluenceShift, CG on some draws", "Rejuvenate, the path alone", "Transport, every second draw"
+# A test of Rejuvenate spends ten seconds compiling: what Transport shows too is left to it here.
+ONCE = [
+    pytest.param(pe.Transport(), id="Transport"),
+    pytest.param(pe.Rejuvenate(), id="Rejuvenate", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,11 @@ def test_a_masked_model_is_erased_as_its_factorised_twin(eraser, x64):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9), one, other)
 
 
-@pytest.mark.parametrize("eraser", [pe.Reweight(resample=True), pe.Transport(resample=True), pe.Rejuvenate()], ids=str)
+@pytest.mark.parametrize(
+    "eraser",
+    [pe.Reweight(resample=True), pe.Transport(resample=True), pytest.param(pe.Rejuvenate(), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_ancestors_are_returned_where_draws_are_resampled(eraser):
     known = LinearRegression.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (3, 51), seed=0))
@@ -112,7 +121,7 @@ def test_ancestors_are_returned_where_draws_are_resampled(eraser):
         np.testing.assert_array_equal(erased.draws.params["beta"], draws.flat()["beta"][ancestors])
 
 
-@pytest.mark.parametrize("eraser", [pe.Transport(), pe.Rejuvenate()], ids=["Transport", "Rejuvenate"])
+@pytest.mark.parametrize("eraser", ONCE)
 def test_trees_weights_and_odd_numbers_of_draws_come_through(eraser):
     """A nested tree of parameters, weighted draws, 3 × 51 of them, a model whose transforms change shapes."""
     rng = np.random.default_rng(0)

@@ -1,3 +1,3 @@
-"""The version, stated once."""
+"""The version of the package, stated once."""
 
 __version__ = "0.1.0"
