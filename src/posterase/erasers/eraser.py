@@ -22,7 +22,7 @@ from jaxtyping import Array, Key
 from posterase.checks import is_a
 from posterase.draws import Draws
 from posterase.erasers.evidence import Evidence
-from posterase.errors import InsideJitError
+from posterase.errors import InsideJitError, NonFiniteResultError, OutsideSupportError
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
 from posterase.precision import is_known
@@ -92,3 +92,14 @@ class Eraser(eqx.Module):
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """The algorithm, on checked input."""
+
+
+def check_in_support(model: AbstractModel, moved: Draws, what: str) -> None:
+    """Moved draws are still inside the support of their transforms: too far out, rounding puts them on its edge."""
+    try:
+        model.check(moved)
+    except OutsideSupportError as error:
+        raise NonFiniteResultError(
+            f"after {what} {error.problem}",
+            "it leads too far for this precision: remove fewer rows at a time, or switch on 64-bit numbers in jax.",
+        ) from error

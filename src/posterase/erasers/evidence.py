@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from posterase.draws import Draws
 from posterase.numerics.cost import Cost
@@ -80,3 +80,65 @@ def weigh(
         before_weights=divergence(log_weights, base) if passes else None,
         log_evidence_ratio=Estimate(-ratio.value, ratio.error),
     )
+
+
+def weighed_evidence(
+    weighed: Weighed, ess: dict[str, float], cost: Cost, *, weighted: bool = True, **rest: Any
+) -> Evidence:
+    """What weights show: of the draws that carry them, or (`weighted=False`) of the draws as they are."""
+    return Evidence(
+        ess=ess,
+        cost=cost,
+        pareto_k=weighed.smoothed.pareto_k,
+        threshold=weighed.smoothed.threshold,
+        epsilon=weighed.epsilon if weighted else weighed.before_weights,
+        before_weights=weighed.before_weights,
+        log_evidence_ratio=weighed.log_evidence_ratio,
+        weighted=weighted,
+        **rest,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightDiagnostics:
+    """How far weights can be trusted, and what they say."""
+
+    pareto_k: float
+    """k̂ of the raw weights: below the threshold the weighted draws are as good as `ess` independent ones."""
+    threshold: float
+    """The largest k̂ to trust with this many draws."""
+    ess: float
+    """Effective number of draws after weighting."""
+    n_draws: int
+    """Number of draws, all chains together."""
+    epsilon: Estimate | None
+    """KL to the kept posterior of a returned (weighted) draw; None, not measured, where k̂ does not pass."""
+    before_weights: Estimate | None
+    """KL to the kept posterior of the draws without these weights."""
+    log_evidence_ratio: Estimate
+    """log p(S) − log p(S − S′), where prior and likelihood are normalised."""
+    ancestors: Int[np.ndarray, "chain draw"] | None
+    """Where draws were resampled: which draw, chains laid end to end, each one came from."""
+
+    @property
+    def brief(self) -> str:
+        """The one figure that matters most."""
+        return f"k̂ {self.pareto_k:.2f}"
+
+    def __str__(self) -> str:
+        return f"k̂ {self.pareto_k:.2f} (trusted up to {self.threshold:.2f}), ESS {self.ess:.0f} of {self.n_draws}"
+
+
+def weight_figures(weighed: Weighed, ancestors: Int[np.ndarray, "chain draw"] | None = None) -> dict[str, Any]:
+    """The fields of `WeightDiagnostics`."""
+    smoothed = weighed.smoothed
+    return {
+        "pareto_k": smoothed.pareto_k,
+        "threshold": smoothed.threshold,
+        "ess": smoothed.ess,
+        "n_draws": smoothed.log_weights.size,
+        "epsilon": weighed.epsilon,
+        "before_weights": weighed.before_weights,
+        "log_evidence_ratio": weighed.log_evidence_ratio,
+        "ancestors": ancestors,
+    }

@@ -31,9 +31,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, weigh
-from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError, UnusedParameterError
+from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support
+from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
+from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
@@ -143,7 +143,7 @@ class InfluenceShift(Eraser):
         shifted = draws.replace(params, draws.log_weights)
         share = removal.n_rows / model.n_rows
         cost = _cost(len(picked), dimension, moved.solved, share, self.steps)
-        _check_support(model, shifted)
+        check_in_support(model, shifted, "the shift")
         _check_used(draws, moved)
         log_weights = _log_weights(model, kept, draws, shifted) if self.weigh else None
         weights = None if log_weights is None else smooth(log_weights + _input_weights(draws))
@@ -170,16 +170,12 @@ class InfluenceShift(Eraser):
         weighed = weigh(log_weights, base_weights(draws), weights)
         returned = shifted.replace(shifted.params, weights.log_weights) if self.reweight else shifted
         n = draws.n_chains * draws.n_draws
-        evidence = Evidence(
-            ess=parameter_ess(returned),
-            cost=cost.plus(Cost(densities=2 * n, sequential=1)),
-            pareto_k=weights.pareto_k,
-            threshold=weights.threshold,
-            epsilon=weighed.epsilon if self.reweight else weighed.before_weights,
-            before_weights=weighed.before_weights,
-            residual=diagnostics.relative_residual,
-            log_evidence_ratio=weighed.log_evidence_ratio,
+        evidence = weighed_evidence(
+            weighed,
+            parameter_ess(returned),
+            cost.plus(Cost(densities=2 * n, sequential=1)),
             weighted=self.reweight,
+            residual=diagnostics.relative_residual,
             flaw=flaw,
             advice=result.advice,
             resembles=lambda other: _log_weights_at(model, kept, moved.shift, other),
@@ -314,16 +310,6 @@ def _log_weights(
             "check the model's functions at these draws, and that draws and data belong together.",
         )
     return log_weights
-
-
-def _check_support(model: AbstractModel, shifted: Draws) -> None:
-    try:
-        model.check(shifted)
-    except OutsideSupportError as error:
-        raise NonFiniteResultError(
-            f"after the shift {error.problem}",
-            "it is too long for this precision: remove fewer rows at a time, or switch on 64-bit numbers in jax.",
-        ) from error
 
 
 def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:

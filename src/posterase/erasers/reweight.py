@@ -14,50 +14,18 @@ Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling
 
 from __future__ import annotations
 
-import dataclasses
-
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Int, Key
+from jaxtyping import Array, Key
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, weigh
+from posterase.erasers.evidence import WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import NonFiniteResultError
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
-from posterase.numerics.weights import Estimate, base_weights, parameter_ess, smooth
-
-
-@dataclasses.dataclass(frozen=True)
-class ReweightDiagnostics:
-    """How far the weights can be trusted."""
-
-    pareto_k: float
-    """k̂ of the raw weights: below the threshold the weighted draws are as good as `ess` independent ones."""
-    threshold: float
-    """The largest k̂ to trust with this many draws."""
-    ess: float
-    """Effective number of draws after reweighting."""
-    n_draws: int
-    """Number of draws, all chains together."""
-    epsilon: Estimate | None
-    """KL to the kept posterior of a returned (weighted) draw; None, not measured, where k̂ does not pass."""
-    before_weights: Estimate | None
-    """KL to the kept posterior of the untouched draws."""
-    log_evidence_ratio: Estimate
-    """log p(S) − log p(S − S′), where the likelihood is normalised."""
-    ancestors: Int[np.ndarray, "chain draw"] | None
-    """Where draws were resampled: which draw, chains laid end to end, each one came from."""
-
-    @property
-    def brief(self) -> str:
-        """The one figure that matters most."""
-        return f"k̂ {self.pareto_k:.2f}"
-
-    def __str__(self) -> str:
-        return f"k̂ {self.pareto_k:.2f} (trusted up to {self.threshold:.2f}), ESS {self.ess:.0f} of {self.n_draws}"
+from posterase.numerics.weights import base_weights, parameter_ess, smooth
 
 
 class Reweight(Eraser):
@@ -86,32 +54,18 @@ class Reweight(Eraser):
         weighed = weigh(log_weights, base_weights(draws), smoothed)
         weighted = draws.replace(draws.params, smoothed.log_weights)
         ancestors = weighted.ancestors(key) if self.resample else None
-        diagnostics = ReweightDiagnostics(
-            pareto_k=smoothed.pareto_k,
-            threshold=smoothed.threshold,
-            ess=smoothed.ess,
-            n_draws=raw.size,
-            epsilon=weighed.epsilon,
-            before_weights=weighed.before_weights,
-            log_evidence_ratio=weighed.log_evidence_ratio,
-            ancestors=None if ancestors is None else np.asarray(ancestors),
-        )
-        evidence = Evidence(
-            ess=parameter_ess(weighted),
-            cost=Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
-            pareto_k=smoothed.pareto_k,
-            threshold=smoothed.threshold,
-            epsilon=weighed.epsilon,
-            before_weights=weighed.before_weights,
-            log_evidence_ratio=weighed.log_evidence_ratio,
-            weighted=True,
+        diagnostics = WeightDiagnostics(**weight_figures(weighed, None if ancestors is None else np.asarray(ancestors)))
+        evidence = weighed_evidence(
+            weighed,
+            parameter_ess(weighted),
+            Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
             resembles=lambda other: -evaluate(RemovedLogLikelihood(model, removal), other),
         )
         returned = weighted if ancestors is None else weighted.take(ancestors)
         return Erased(returned, _judge(diagnostics), diagnostics, evidence)
 
 
-def _judge(diagnostics: ReweightDiagnostics) -> Result:
+def _judge(diagnostics: WeightDiagnostics) -> Result:
     if diagnostics.pareto_k <= diagnostics.threshold:
         return Result(True, f"importance weights can be trusted (k̂ {diagnostics.pareto_k:.2f}).")
     if not np.isfinite(diagnostics.pareto_k):

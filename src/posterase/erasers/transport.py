@@ -29,37 +29,24 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result
-from posterase.erasers.evidence import Evidence, Weighed, weigh
-from posterase.errors import InvalidOptionError, NonFiniteResultError, OutsideSupportError
+from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support
+from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
+from posterase.errors import InvalidOptionError
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
-from posterase.numerics.weights import Estimate, base_weights, parameter_ess
+from posterase.numerics.weights import base_weights, parameter_ess
 
 
 @dataclasses.dataclass(frozen=True)
-class TransportDiagnostics:
-    """How the draws were moved, and how far their weights can be trusted."""
+class TransportDiagnostics(WeightDiagnostics):
+    """How the draws were moved, and how far their weights can be trusted: scored on draws the map was not fitted to."""
 
-    pareto_k: float
-    """k̂ of the moved draws' exact weights, on draws that the map was not fitted to."""
-    threshold: float
-    """The largest k̂ to trust with this many draws."""
-    ess: float
-    """Effective number of draws after weighting."""
-    n_draws: int
-    epsilon: Estimate | None
-    """KL to the kept posterior of a returned (weighted) draw; None, not measured, where k̂ does not pass."""
-    before_weights: Estimate | None
-    """KL to the kept posterior of the moved draws without their weights."""
-    log_evidence_ratio: Estimate
-    """log p(S) − log p(S − S′), where prior and likelihood are normalised."""
     shift_in_sd: float
     """How far the mean moved, in posterior standard deviations: root of the mean square over directions."""
     log_stretch: float
@@ -72,22 +59,13 @@ class TransportDiagnostics:
     """Whether every second draw stayed where it was."""
     maps: tuple[AffineMap, AffineMap]
     """The map of the first half of the draws (fitted to the second), and of the second half (fitted to the first)."""
-    ancestors: Int[np.ndarray, "chain draw"] | None
-    """Where draws were resampled: which draw, chains laid end to end, each one came from."""
     transported: Transported | None = dataclasses.field(repr=False)
     """All of it, with the model of all rows, for `Rejuvenate` to go on from; dropped from what `erase` returns."""
 
-    @property
-    def brief(self) -> str:
-        """The one figure that matters most."""
-        return f"k̂ {self.pareto_k:.2f}"
-
     def __str__(self) -> str:
-        return (
-            f"k̂ {self.pareto_k:.2f} (trusted up to {self.threshold:.2f}), ESS {self.ess:.0f} of {self.n_draws}; "
-            f"mean moved {self.shift_in_sd:.2g} posterior sd, spread × {np.exp(self.log_stretch):.2f}"
-            + (", every second draw left in place" if self.split else "")
-        )
+        moved = f"mean moved {self.shift_in_sd:.2g} posterior sd, spread × {np.exp(self.log_stretch):.2f}"
+        stayed = ", every second draw left in place" if self.split else ""
+        return f"{super().__str__()}; {moved}{stayed}"
 
 
 class Transport(Eraser):
@@ -127,23 +105,15 @@ class Transport(Eraser):
             constrained(model, transported.fitted.moved, transported.like, draws),
             transported.weighed.smoothed.log_weights,
         )
-        _check_support(model, moved)
+        check_in_support(model, moved, "the map")
         diagnostics = transported.diagnose()
         ess = parameter_ess(moved)
         if self.resample:
             ancestors = moved.ancestors(deal)
             moved = moved.take(ancestors)
             diagnostics = dataclasses.replace(diagnostics, ancestors=np.asarray(ancestors))
-        evidence = Evidence(
-            ess=ess,
-            cost=transported.fitted.cost,
-            pareto_k=diagnostics.pareto_k,
-            threshold=diagnostics.threshold,
-            epsilon=diagnostics.epsilon,
-            before_weights=diagnostics.before_weights,
-            log_evidence_ratio=diagnostics.log_evidence_ratio,
-            weighted=True,
-            resembles=transported.log_weights_at,
+        evidence = weighed_evidence(
+            transported.weighed, ess, transported.fitted.cost, resembles=transported.log_weights_at
         )
         return Erased(moved, _judge(diagnostics), diagnostics, evidence)
 
@@ -172,25 +142,17 @@ class Transported(NamedTuple):
 
     def diagnose(self) -> TransportDiagnostics:
         """Figures for the record."""
-        smoothed = self.weighed.smoothed
         deviation = np.sqrt(np.maximum(self.origin.var(axis=0), np.finfo(float).tiny))
         fitted = self.fitted
         shift = (fitted.moved - self.origin)[~fitted.stayed].mean(axis=0) / deviation
         return TransportDiagnostics(
-            pareto_k=smoothed.pareto_k,
-            threshold=smoothed.threshold,
-            ess=smoothed.ess,
-            n_draws=len(self.origin),
-            epsilon=self.weighed.epsilon,
-            before_weights=self.weighed.before_weights,
-            log_evidence_ratio=self.weighed.log_evidence_ratio,
+            **weight_figures(self.weighed),
             shift_in_sd=float(np.sqrt(np.mean(shift**2))),
             log_stretch=float(np.mean([float(one.log_det) for one in fitted.maps]) / self.origin.shape[1]),
             residual=fitted.residual,
             refinements=fitted.refinements,
             split=bool(fitted.stayed.any()),
             maps=fitted.maps,
-            ancestors=None,
             transported=self,
         )
 
@@ -207,16 +169,6 @@ class Transported(NamedTuple):
         if self.fitted.stayed.any():
             density = np.logaddexp(density, evaluate_at(full, thetas, self.like)) - np.log(2)
         return (evaluate_at(LogDensity(self.kept), thetas, self.like) - density).reshape(draws.n_chains, draws.n_draws)
-
-
-def _check_support(model: AbstractModel, moved: Draws) -> None:
-    try:
-        model.check(moved)
-    except OutsideSupportError as error:
-        raise NonFiniteResultError(
-            f"after the map {error.problem}",
-            "it leads too far for this precision: remove fewer rows at a time, or switch on 64-bit numbers in jax.",
-        ) from error
 
 
 def _judge(diagnostics: TransportDiagnostics) -> Result:

@@ -71,7 +71,19 @@ class Moves(eqx.Module):
             raise InvalidOptionError(f"acceptance is {self.acceptance}.", "use a number between 0 and 1.")
 
 
-class HMC(Moves):
+class LeapfrogMoves(Moves):
+    """Kernels that propose the end of a trajectory of leapfrog steps."""
+
+    def kernel(
+        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
+    ) -> tuple[Any, Float[Array, ""], Array]:
+        from blackjax.mcmc import hmc  # here, since blackjax takes a while to import
+
+        state, info = hmc.build_kernel()(key, state, path, step, inverse_mass, leapfrogs)
+        return state, info.acceptance_rate, leapfrogs
+
+
+class HMC(LeapfrogMoves):
     """Hamiltonian Monte Carlo with trajectories of length π/2 in units of the particles' spread."""
 
     acceptance: float = eqx.field(default=0.7, static=True)
@@ -84,24 +96,14 @@ class HMC(Moves):
         counts = [n for n in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if n <= self.most_leapfrogs] or [1]
         return [Setting(float(np.pi / 2 / n), n) for n in counts]
 
-    def kernel(
-        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
-    ) -> tuple[Any, Float[Array, ""], Array]:
-        return _hmc(key, state, path, step, inverse_mass, leapfrogs)
 
-
-class MALA(Moves):
+class MALA(LeapfrogMoves):
     """The Metropolis-adjusted Langevin algorithm: a single leapfrog step."""
 
     acceptance: float = eqx.field(default=0.55, static=True)
 
     def settings(self, d: int) -> list[Setting]:
         return [Setting(float(2 * 0.75**i), 1) for i in range(24)]
-
-    def kernel(
-        self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
-    ) -> tuple[Any, Float[Array, ""], Array]:
-        return _hmc(key, state, path, step, inverse_mass, leapfrogs)
 
 
 class NUTS(Moves):
@@ -123,15 +125,6 @@ class NUTS(Moves):
 
         state, info = nuts.build_kernel()(key, state, path, step, inverse_mass, self.most_doublings)
         return state, info.acceptance_rate, info.num_integration_steps
-
-
-def _hmc(
-    key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
-) -> tuple[Any, Float[Array, ""], Array]:
-    from blackjax.mcmc import hmc  # here, since blackjax takes a while to import
-
-    state, info = hmc.build_kernel()(key, state, path, step, inverse_mass, leapfrogs)
-    return state, info.acceptance_rate, leapfrogs
 
 
 class Moved(NamedTuple):
