@@ -48,10 +48,11 @@ def test_a_result_prints_plots_and_is_json():
     assert again["rungs"][0]["objections"]
     assert again["rungs"][1]["jeffreys"]["value"] == pytest.approx(0, abs=5 * again["rungs"][1]["jeffreys"]["error"])
     axes = result.plot().axes
-    assert [axis.get_title().split(":")[0] for axis in axes[:3]] == sorted(
-        [f"beta[{i}]" for i in range(3)], key=[axis.get_title().split(":")[0] for axis in axes[:3]].index
-    )
+    moved = [float(axis.get_title().split(": ")[1].removesuffix(" sd")) for axis in axes[:3]]
+    assert moved == sorted(moved, reverse=True)
+    assert moved[0] > 0.3
     assert "k̂" in axes[-2].get_title()
+    assert "Jeffreys from the refits" in text
 
 
 def test_jeffreys_of_the_untouched_draws_is_exact(x64):
@@ -65,6 +66,15 @@ def test_jeffreys_of_the_untouched_draws_is_exact(x64):
     exact = 0.5 * np.trace(np.linalg.solve(full, left) + np.linalg.solve(left, full) - 2 * np.eye(3))
     exact += 0.5 * apart @ (full + left) @ apart
     found = pe.erase(MODEL, draws, rows, refits=refit).rungs[0].jeffreys
+    resampled = pe.erase(MODEL, draws, rows, refits=refit, rungs=[pe.Reweight(resample=True)]).rungs[0].jeffreys
+    assert resampled.value == pytest.approx(found.value), "of the draws before they were resampled"
+    wider = pe.Draws(KNOWN.sample(np.arange(45, 60), (4, 5000), seed=3))
+    towards = KNOWN.model().removal(np.arange(45, 50))
+    weighted = pe.Reweight()(0, MODEL.without(MODEL.removal(np.arange(45))), wider, towards).draws
+    again = pe.erase(MODEL, draws, rows, refits=weighted).rungs[0].jeffreys
+    ignored = pe.erase(MODEL, draws, rows, refits=wider).rungs[0].jeffreys
+    assert abs(ignored.value - found.value) > 1.2
+    assert again.value == pytest.approx(found.value, abs=0.8), "weights of the refit's draws count"
     assert isinstance(found, Estimate)
     assert abs(found.value - exact) < 4.5 * found.error
     assert found.error < 0.05 * exact
@@ -89,7 +99,7 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
     result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight()])
     assert not result.verdict.accepted
     assert result.verdict.kind == "refused"
-    assert "Reweight: 32 effective draws of beta" in result.verdict.reason
+    assert "Reweight: 27 effective draws of beta" in result.verdict.reason
     assert "refit=True" in result.verdict.advice
     with pytest.raises(RefusedError, match="refused"):
         _ = result.draws
@@ -123,7 +133,10 @@ def test_the_budget_counts_total_variation():
     assert not past.verdict.accepted
     assert "a refit is demanded" in past.verdict.reason
     assert past.rungs == []
-    str(past), past.to_dict()
+    assert "refused" in str(past)
+    json.dumps(past.to_dict(), allow_nan=False)
+    full = first.erase([9], key=1, spent=1.0)
+    assert "and this is more" in full.verdict.reason
     refitted = second.erase([11], spent=1.5, policy=pe.Policy(refit=True), rungs=[pe.Reweight(), pe.Refit(warmup=200)])
     assert [rung.name for rung in refitted.rungs] == ["Refit"]
 
@@ -191,7 +204,7 @@ def grouped(width):
 
 
 @pytest.mark.parametrize("eraser", [pe.Transport(), pe.Rejuvenate(start=None)], ids=["Transport", "Rejuvenate"])
-def test_what_has_no_posterior_is_refused(eraser):
+def test_a_flat_prior_without_rows_is_refused(eraser):
     model, params, group = grouped(jnp.inf)
     with pytest.raises(pe.errors.ImproperPosteriorError, match="effect"):
         eraser(0, model, pe.Draws(params), model.removal(group == 1))
@@ -199,6 +212,64 @@ def test_what_has_no_posterior_is_refused(eraser):
     assert pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).result.passed
     with pytest.raises(pe.errors.UnusedParameterError, match="double"):
         eraser(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.removal([3]))
+
+
+@pytest.mark.parametrize("key", [5, pytest.param(0, marks=pytest.mark.slow)])
+def test_what_has_no_posterior_is_refused(key):
+    """Haldane's prior and two successes among 52 trials; without these two Beta(0, 50) is left, which is none."""
+    y = np.array([1.0] * 2 + [0.0] * 50)
+    model = pe.Model(
+        lambda p: -jnp.log(p["p"]) - jnp.log1p(-p["p"]),
+        lambda p, data: data["y"] * jnp.log(p["p"]) + (1 - data["y"]) * jnp.log1p(-p["p"]),
+        {"y": y},
+        transforms={"p": pe.unit_interval},
+    )
+    draws = pe.Draws({"p": np.random.default_rng(key).beta(2, 50, size=(4, 1000))})
+    result = pe.erase(model, draws, [0, 1], key=key)
+    assert not result.verdict.accepted
+    assert pe.erase(model, draws, [0], key=key).verdict.accepted
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("width", [10.0, 1000.0])
+def test_a_group_ends_at_a_wide_prior_too(width):
+    """From a posterior sd of 0.2 to a prior sd of 10 or 1,000, in float32."""
+    model, params, group = grouped(jnp.asarray(width))
+    result = pe.erase(model, pe.Draws(params), group == 1)
+    values, weights = np.asarray(result.draws.flat()["effect"])[:, 1], np.asarray(result.draws.weights).ravel()
+    assert_moments(values[:, None] / width, np.zeros(1), np.ones(1), weights)
+
+
+@pytest.mark.slow
+def test_mass_between_modes_is_moved():
+    """y ~ N(mu², 1): two modes, every chain in one; rows that tilted them go, and the other mode has the mass."""
+    rng = np.random.default_rng(0)
+    y, tilt = rng.normal(4.0, 1.0, size=20), np.array([1.0, -1.0, 1.0])
+    model = pe.Model(
+        lambda p: -0.5 * (p["mu"] / 3) ** 2,
+        lambda p, data: data["tilt"] * p["mu"] / 2 - 0.5 * data["kind"] * (data["y"] - p["mu"] ** 2) ** 2,
+        {
+            "y": np.concatenate([y, np.zeros(3)]),
+            "tilt": np.concatenate([np.zeros(20), tilt]),
+            "kind": np.repeat([1.0, 0.0], [20, 3]),
+        },
+    )
+    grid = np.linspace(-4, 4, 8001)
+
+    def density(rows_of_tilt):
+        log = -0.5 * (grid / 3) ** 2 - 0.5 * ((y[:, None] - grid**2) ** 2).sum(0) + grid * tilt[rows_of_tilt].sum() / 2
+        return np.exp(log - log.max()) / np.exp(log - log.max()).sum()
+
+    full, kept = density([0, 1, 2]), density([1])
+    chains = np.sort(rng.choice(grid, size=6000, p=full)).reshape(24, 250)
+    draws = pe.Draws({"mu": rng.permuted(chains, axis=1)})
+    erased = pe.Rejuvenate(start=None)(0, model, draws, model.removal([20, 22]))
+    positive = kept[grid > 0].sum()
+    assert np.mean(np.asarray(erased.draws.params["mu"]) > 0) == pytest.approx(positive, abs=0.05)
+    assert abs(np.mean(chains > 0) - positive) > 0.3
+    result = pe.erase(model, draws, [20, 22])
+    assert not result.verdict.accepted
+    assert "different modes of mu" in result.verdict.reason
 
 
 def test_label_switching_is_named():
@@ -240,6 +311,22 @@ def test_two_steps_end_where_one_does(rows, random):
     for result in (once, twice):
         values, weights = np.asarray(result.draws.flat()["rate"]), np.asarray(result.draws.weights).ravel()
         assert_moments(values, known.mean(kept), known.variance(kept), weights)
+
+
+def test_chains_that_disagree_are_refused_and_named():
+    apart = pe.Draws({"beta": DRAWS.params["beta"] + np.array([0, 0, 0, 0.4])[:, None, None]})
+    result = pe.erase(MODEL, apart, [5], rungs=[pe.Reweight()])
+    assert not result.verdict.accepted
+    assert "disagree" in result.verdict.reason or "modes" in result.verdict.reason
+    with pytest.raises(pe.errors.DrawsShapeError, match="4 draws"):
+        pe.erase(MODEL, pe.Draws(KNOWN.sample(np.arange(60), (1, 4), seed=0)), [5])
+
+
+def test_a_policy_that_needs_epsilon_refuses_what_has_none():
+    evidence = pe.Rejuvenate(start=None)(0, MODEL, DRAWS, MODEL.removal(np.arange(45))).evidence
+    assert evidence.epsilon is None, "several stages"
+    assert not any("policy needs" in each.reason for each in pe.Policy().objections(evidence))
+    assert any("policy needs" in each.reason for each in pe.Policy(need_epsilon=True).objections(evidence))
 
 
 def test_bad_input():

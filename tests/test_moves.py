@@ -101,3 +101,24 @@ def test_steps_keep_the_share_that_they_should():
 def test_bad_options(make, argument):
     with pytest.raises((pe.errors.InvalidOptionError, pe.errors.InvalidTypeError), match=argument):
         make()
+
+
+@pytest.mark.statistical
+def test_a_large_constant_does_not_coarsen_the_moves():
+    """In float32 a log density of 3e7 is rounded to whole nats: moves are made in float64 then."""
+    known = GammaPoisson.make()
+    rows, kept = np.array([1, 4, 5]), np.setdiff1d(np.arange(12), [1, 4, 5])
+    base = known.model()
+    lifted = pe.Model(
+        base.log_prior,
+        lambda p, data: base.log_likelihood(p, data) + 3e6,
+        base.data,
+        transforms=base.transforms,
+    )
+    removal = lifted.removal(rows)
+    draws = pe.Draws(known.sample(kept, (2, 2000), seed=5))
+    thetas, like = unconstrained(lifted, draws)
+    path = Path(lifted, lifted.without(removal), removal, None, jnp.asarray(1.0), like, True)
+    out = move(jax.random.key(0), pe.HMC(), path, thetas.reshape(2, 2000, -1), most=6, enough=0.0)
+    assert_moments(np.exp(out.thetas.reshape(-1)), known.mean(kept), known.variance(kept))
+    assert out.unsettled < 0.1

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from posterase.numerics.weights import pareto_k_threshold, relative_efficiency, smooth
+import posterase as pe
+from posterase.numerics.weights import parameter_ess, pareto_k_threshold, relative_efficiency, smooth
 
 
 def pareto(k: float, shape=(4, 1000), seed: int = 0) -> np.ndarray:
@@ -98,3 +99,27 @@ def test_a_tail_of_few_distinct_values_never_ends_in_nan():
     raw[:120] = np.linspace(-3, 1, 120)
     result = smooth(raw.reshape(4, 1000))
     assert np.isfinite(result.log_weights).all()
+
+
+# --- effective draws
+
+
+@pytest.mark.parametrize(("chains", "draws", "rho"), [(4, 1000, 0.0), (4, 1000, 0.9), (8, 500, -0.5)])
+def test_effective_draws_of_autoregressive_chains(chains, draws, rho):
+    """AR(1): n(1 − ρ)/(1 + ρ) for the mean, n(1 − ρ²)/(1 + ρ²) for the variance; the smaller, within a factor."""
+    rng = np.random.default_rng(0)
+    x = np.zeros((chains, draws))
+    x[:, 0] = rng.normal(size=chains)
+    for t in range(1, draws):
+        x[:, t] = rho * x[:, t - 1] + np.sqrt(1 - rho**2) * rng.normal(size=chains)
+    exact = chains * draws * min((1 - rho) / (1 + rho), (1 - rho**2) / (1 + rho**2))
+    assert 0.5 < parameter_ess(pe.Draws({"x": x}))["x"] / exact < 1.6
+
+
+def test_weights_on_a_few_neighbours_are_worth_no_more():
+    weights = np.full((4, 500), -np.inf)
+    weights[0, :20] = 0.0
+    draws = pe.Draws({"x": np.random.default_rng(0).normal(size=(4, 500))}, weights)
+    assert parameter_ess(draws)["x"] <= 20
+    few = np.random.default_rng(0).normal(size=(1, 4))
+    assert smooth(few).pareto_k == np.inf

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -30,17 +30,27 @@ from posterase.erasers.refit import Refit
 from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport, TransportDiagnostics
-from posterase.errors import InvalidOptionError, NonFiniteResultError, RefusedError
+from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError, RefusedError
 from posterase.keys import as_key
-from posterase.model import AbstractModel, Removal
+from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.numerics.curvature import check_informed, flat_tails
+from posterase.numerics.densities import unconstrained
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, parameter_ess
-from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain
+from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain, rounded
 from posterase.progress import shown
-from posterase.sampling.mixing import different_modes
+from posterase.sampling.mixing import different_modes, split_rhat
 from posterase.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+MOST_INPUT_RHAT = 1.1
+"""Draws whose chains disagree more than this are not draws of any posterior."""
+
+FEWEST_DRAWS = 20
+
+ALLOW = "Or allow a refit: policy=pe.Policy(refit=True)."
+RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
 
 RUNGS: tuple[Eraser, ...] = (Reweight(), Transport(), Rejuvenate())
 """The ladder, but for the refit."""
@@ -118,15 +128,21 @@ class Erasure:
         return erase(self.model, self.draws, rows, **{"policy": self.policy, "spent": self.spent, **options})
 
     def __str__(self) -> str:
-        header = ("rung", "k̂", "ESS", "ε", "evaluations", "seconds", "")
+        if not self.rungs:
+            return f"{self._rows}: {self.verdict}"
+        header = ("rung", "k̂", "ESS", "ε", "Jeffreys", "evaluations", "seconds", "")
         lines = [header] + [_line(rung) for rung in self.rungs]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(header) - 1)]
+        if not self.refits:
+            lines = [line[:4] + line[5:] for line in lines]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
         table = [
             "  ".join([*(cell.ljust(w) for cell, w in zip(line, widths, strict=False)), line[-1]]) for line in lines
         ]
-        rows = f"{self.n_removed} row{'s' if self.n_removed != 1 else ''} of {self.model.n_rows + self.n_removed}"
-        text = [f"{rows}: {self.verdict}", "", *(line.rstrip() for line in table)]
-        return "\n".join(text)
+        return "\n".join([f"{self._rows}: {self.verdict}", "", *(line.rstrip() for line in table)])
+
+    @property
+    def _rows(self) -> str:
+        return f"{self.n_removed} row{'s' if self.n_removed != 1 else ''} of {self.model.n_rows + self.n_removed}"
 
     __repr__ = __str__
 
@@ -144,7 +160,7 @@ class Erasure:
             "kept_rows": self.model.n_rows,
             "verdict": self.verdict.to_dict(),
             "rungs": [rung.to_dict() for rung in self.rungs],
-            "policy": dataclasses.asdict(self.policy),
+            "policy": {name: plain(value) for name, value in dataclasses.asdict(self.policy).items()},
             "spent": plain(self.spent),
         }
 
@@ -207,23 +223,30 @@ def erase(
     for each in compared:
         is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
         model.check(each)
+    if draws.n_chains * draws.n_draws < FEWEST_DRAWS:
+        raise DrawsShapeError(
+            f"there are {draws.n_chains * draws.n_draws} draws.", "an erasure needs some hundred: sample more."
+        )
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
-    climbed = _ladder(rungs, policy, spent)
+    climbed = _ladder(rungs, policy)
     _check_additivity(model, draws, removal)
     kept = model.without(removal)
-
+    thetas, like = unconstrained(model, draws)
+    check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+    doubts = _doubts(draws, policy, spent)
+    if doubts:
+        climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
+    climb = _Climb(model, kept, draws, removal, policy, compared, spent)
     tried: list[Rung] = []
     with shown("erasing", len(climbed), progress) as report:
         for number, eraser in enumerate(climbed):
             report(type(eraser).__name__, number)
-            tried.append(
-                _try(jax.random.fold_in(typed, number), eraser, model, draws, removal, tried, policy, compared)
-            )
+            tried.append(climb.take(jax.random.fold_in(typed, number), eraser, tried[-1] if tried else None))
             if not tried[-1].objections:
                 break
     tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
-    verdict = _verdict(tried, draws, policy, spent, climbed)
+    verdict = _verdict(tried, draws, policy, doubts)
     last = tried[-1].evidence if tried else None
     if not verdict.accepted or last is None:
         after = spent
@@ -241,7 +264,22 @@ def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> N
     once(kind, lambda: model.check_additivity(draws, removal, samples=1))
 
 
-def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, spent: float) -> list[Eraser]:
+def _doubts(draws: Draws, policy: Policy, spent: float) -> list[Objection]:
+    """What speaks against anything that is made of these draws: only a refit is left then."""
+    found = []
+    rhat = split_rhat(draws)
+    worst = max(rhat, key=lambda name: rhat[name], default="")
+    if worst and rhat[worst] > MOST_INPUT_RHAT:
+        modes = different_modes(draws)
+        said = modes or f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
+        found.append(Objection(said, RELABEL if modes else "Run them on."))
+    if spent > policy.budget:
+        said = f"earlier erasures have spent {spent:.2f} of a budget of {policy.budget:g}: a refit is demanded"
+        found.append(Objection(said, ""))
+    return found
+
+
+def _ladder(rungs: Sequence[Eraser] | None, policy: Policy) -> list[Eraser]:
     if rungs is None:
         chosen: list[Eraser] = [*RUNGS, *([Refit()] if policy.refit else [])]
     else:
@@ -254,71 +292,88 @@ def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, spent: float) -> lis
             raise InvalidOptionError(
                 "rungs holds a Refit, which the policy does not allow.", "allow it: policy=pe.Policy(refit=True)."
             )
-    if spent > policy.budget:
-        chosen = [eraser for eraser in chosen if isinstance(eraser, Refit)]
     return chosen
 
 
-def _try(
-    key: Key[Array, ""],
-    eraser: Eraser,
-    model: AbstractModel,
-    draws: Draws,
-    removal: Removal,
-    tried: list[Rung],
-    policy: Policy,
-    refits: list[Draws],
-) -> Rung:
-    started = time.perf_counter()
-    name = type(eraser).__name__
-    try:
-        erased = _run(key, eraser, model, draws, removal, tried)
-    except NonFiniteResultError as error:
-        return Rung(name, None, [Objection(error.problem, error.advice)], time.perf_counter() - started)
-    seconds = time.perf_counter() - started
-    return Rung(name, erased, policy.objections(erased.evidence), seconds, _jeffreys(erased, draws, refits))
+class _Climb(NamedTuple):
+    """What every rung of one erasure is given, and held against."""
+
+    model: AbstractModel
+    kept: AbstractModel
+    draws: Draws
+    removal: Removal
+    policy: Policy
+    refits: list[Draws]
+    spent: float
+
+    def take(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Rung:
+        """Run a rung and judge it."""
+        started = time.perf_counter()
+        name = type(eraser).__name__
+        try:
+            erased = self._run(key, eraser, before)
+        except NonFiniteResultError as error:
+            return Rung(name, None, [Objection(error.problem, error.advice)], time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        objections = self.policy.objections(erased.evidence)
+        refitted = isinstance(eraser, Refit)
+        if not objections and not refitted and self.spent + self.policy.spent(erased.evidence) > self.policy.budget:
+            had = f"{self.spent:.2f} of a budget of {self.policy.budget:g}"
+            said = f"earlier erasures have spent {had}, and this is more: a refit is demanded"
+            objections = [Objection(said, "allow one.")]
+        if not objections:
+            objections = self._improper(erased.draws)
+        return Rung(name, erased, objections, seconds, _jeffreys(erased, self.refits))
+
+    def _improper(self, erased: Draws) -> list[Objection]:
+        thetas, like = unconstrained(self.kept, erased)
+        flat = flat_tails(LogDensity(self.kept), thetas, base_weights(erased).ravel(), like)
+        if not flat:
+            return []
+        said = f"the kept density does not fall off along {', '.join(flat)}: it may have no posterior"
+        return [Objection(said, "give it a proper prior.")]
+
+    def _run(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Erased:
+        """A rung that starts from transported draws takes those of the rung before, where that has made them."""
+        made = None if before is None or before.erased is None else before.erased.diagnostics
+        goes_on = isinstance(eraser, Rejuvenate) and eraser.start is not None
+        if goes_on and isinstance(made, TransportDiagnostics) and not made.split:
+            return eraser.go_on(key, self.model, self.draws, self.removal, made.transported)  # type: ignore[attr-defined]
+        return eraser(key, self.model, self.draws, self.removal)
 
 
-def _run(
-    key: Key[Array, ""], eraser: Eraser, model: AbstractModel, draws: Draws, removal: Removal, tried: list[Rung]
-) -> Erased:
-    """Run a rung; one that starts from transported draws takes those of the rung before, where they are the same."""
-    before = tried[-1].erased if tried else None
-    if isinstance(eraser, Rejuvenate) and eraser.start is not None and before is not None:
-        found = before.diagnostics
-        if isinstance(found, TransportDiagnostics) and not found.split:
-            return eraser.go_on(key, model, draws, removal, found.transported)
-    return eraser(key, model, draws, removal)
-
-
-def _jeffreys(erased: Erased, before: Draws, refits: list[Draws]) -> Estimate | None:
-    """Of the rung's draws as they are moved, before weights."""
-    resembles = erased.evidence.resembles
-    if not refits or resembles is None:
+def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
+    """Of the rung's draws as they are moved, before weights; the mean over refits."""
+    resembles, moved = erased.evidence.resembles, erased.evidence.moved
+    if not refits or resembles is None or moved is None:
         return None
-    at_target = np.concatenate([resembles(refit).ravel() for refit in refits])[None]
-    moved = erased.draws.replace(erased.draws.params)
-    return jeffreys(resembles(moved), base_weights(before), at_target)
+    parts = [jeffreys(resembles(moved), base_weights(moved), resembles(refit), base_weights(refit)) for refit in refits]
+    error = float(np.sqrt(sum(part.error**2 for part in parts))) / len(parts)
+    return Estimate(float(np.mean([part.value for part in parts])), error)
 
 
-def _verdict(tried: list[Rung], draws: Draws, policy: Policy, spent: float, climbed: list[Eraser]) -> Verdict:
+def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection]) -> Verdict:
+    if not tried:
+        allow = "Add pe.Refit() to rungs." if policy.refit else ALLOW
+        advice = " ".join(filter(None, [*(doubt.advice for doubt in doubts), allow]))
+        return Verdict(False, "refused", "", "; ".join(doubt.reason for doubt in doubts), advice)
+    notes = tuple(doubt.reason for doubt in doubts)
     modes = different_modes(draws)
-    notes = (modes,) if modes else ()
-    demanded = f"earlier erasures have spent {spent:.2f} of a budget of {policy.budget:g}: a refit is demanded"
-    if not climbed:
-        return Verdict(False, "refused", "", demanded, "allow it: policy=pe.Policy(refit=True).", notes=notes)
+    notes = notes if not modes or modes in notes else (*notes, modes)
     last = tried[-1]
     shown = last.evidence
     if last.objections or shown is None:
         return _refusal(tried, draws, policy, modes)
     if shown.rhat is not None:
-        kind, figures = "refitted", [f"R̂ {shown.rhat:.3f}"]
+        kind = "refitted"
+        figures = [f"R̂ {shown.rhat:.3f}"]
     else:
-        kind, figures = "measured", [] if shown.pareto_k is None else [f"k̂ {shown.pareto_k:.2f}"]
+        kind = "moved" if shown.epsilon is None else "measured"
+        figures = [] if shown.pareto_k is None else [f"k̂ {shown.pareto_k:.2f}"]
         figures.append(epsilon_text(shown.epsilon))
     figures.append(f"ESS {shown.least_ess:.0f}")
-    if spent > policy.budget:
-        notes = (*notes, demanded)
+    if last.jeffreys is not None:
+        figures.append(f"Jeffreys from the refits, before weights, ≈ {last.jeffreys}")
     return Verdict(
         True,
         kind,  # type: ignore[arg-type]
@@ -339,8 +394,8 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str) -> Ver
     worst = min(had, key=lambda name: had[name])
     advice = []
     if modes:
-        reason = f"{modes}; {reason}"
-        advice.append("Order or relabel the components (pe.ordered), or keep the chains of one mode.")
+        reason = modes if modes in reason else f"{modes}; {reason}"
+        advice.append(RELABEL)
     elif had[worst] < policy.ess:
         reason = (
             f"the draws that went in have {had[worst]:.0f} effective draws of {worst}, below {policy.ess:g}; {reason}"
@@ -349,7 +404,7 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str) -> Ver
     else:
         advice.append(last.objections[0].advice.capitalize())
     if not policy.refit:
-        advice.append("Or allow a refit: policy=pe.Policy(refit=True).")
+        advice.append(ALLOW)
     return Verdict(False, "refused", "", reason, " ".join(advice), notes=())
 
 
@@ -358,12 +413,13 @@ def _line(rung: Rung) -> tuple[str, ...]:
     said = "accepted" if not rung.objections else rung.objections[0].reason
     seconds = f"{rung.seconds:.2f}"
     if shown is None:
-        return rung.name, "", "", "", "", seconds, said
+        return rung.name, "", "", "", "", "", seconds, said
     return (
         rung.name,
         "–" if shown.pareto_k is None else f"{shown.pareto_k:.2f}",
         f"{shown.least_ess:.0f}",
-        "not measured" if shown.epsilon is None else str(shown.epsilon),
+        "not measured" if shown.epsilon is None else rounded(shown.epsilon),
+        "" if rung.jeffreys is None else str(rung.jeffreys),
         f"{shown.cost.evaluations:.0f}",
         seconds,
         said,

@@ -10,7 +10,13 @@ from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
 
-Kind = Literal["measured", "refitted", "matched empirically", "refused"]
+Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
+"""How an acceptance was come by: ε was measured; moves and their diagnostics passed, ε was not measured; chains of a
+refit agree; a network behaves as refits do."""
+
+
+FINEST_EPSILON = 1e-4
+"""ε is not printed finer than this."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,9 +33,11 @@ class Policy:
     pareto_k: float | None = None
     """The largest k̂. None: min(1 − 1/log₁₀(draws), 0.7), as its authors advise."""
     ess: float = 400.0
-    """The fewest effective draws for the mean of any parameter (Vehtari et al. 2021 advise 400)."""
+    """The fewest effective draws for mean and variance of any parameter (Vehtari et al. 2021 advise 400)."""
     epsilon: float = 0.05
-    """The largest ε, in nats, of a returned draw."""
+    """The largest ε, in nats, of a returned draw, where it is measured."""
+    need_epsilon: bool = False
+    """Whether draws whose ε is not measured are refused too."""
     residual: float = 0.05
     """The largest share that a linear solver may leave."""
     rhat: float = 1.02
@@ -51,8 +59,8 @@ class Policy:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name == "refit":
-                is_a(value, bool, "refit", "use True or False.")
+            if field.name in ("refit", "need_epsilon"):
+                is_a(value, bool, field.name, "use True or False.")
             elif not (field.name == "pareto_k" and value is None):
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if not number or not value >= 0:
@@ -65,7 +73,9 @@ class Policy:
             found.append(Objection(evidence.flaw, evidence.advice))
         if evidence.pareto_k is not None and evidence.threshold is not None:
             limit = evidence.threshold if self.pareto_k is None else self.pareto_k
-            if not evidence.pareto_k <= limit:
+            if evidence.pareto_k == float("inf"):
+                found.append(Objection("k̂ cannot be estimated from these draws", "use more draws."))
+            elif not evidence.pareto_k <= limit:
                 found.append(Objection(f"k̂ {evidence.pareto_k:.2f} above {limit:.2f}", "use more draws."))
         if evidence.residual is not None and not evidence.residual <= self.residual:
             found.append(Objection(f"the solver left {evidence.residual:.0%}", "use another solver, or more steps."))
@@ -77,7 +87,9 @@ class Policy:
                 Objection(f"{evidence.least_ess:.0f} effective draws of {worst}, below {self.ess:g}", "use more draws.")
             )
         if evidence.epsilon is not None and not found and not evidence.epsilon.value <= self.epsilon:
-            found.append(Objection(f"ε ≈ {evidence.epsilon} above {self.epsilon:g}", "use more draws."))
+            found.append(Objection(f"{epsilon_text(evidence.epsilon)} above {self.epsilon:g}", "use more draws."))
+        if self.need_epsilon and evidence.epsilon is None and evidence.rhat is None:
+            found.append(Objection("ε not measured, which the policy needs", "remove fewer rows at a time."))
         return found
 
     def spent(self, evidence: Evidence) -> float:
@@ -138,7 +150,14 @@ class Verdict:
 
 def epsilon_text(epsilon: Estimate | None) -> str:
     """`ε ≈ 0.004 ± 0.001`, never an inequality; or that it was not measured."""
-    return "ε not measured" if epsilon is None else f"ε ≈ {epsilon}"
+    return "ε not measured" if epsilon is None else f"ε ≈ {rounded(epsilon)}"
+
+
+def rounded(epsilon: Estimate) -> str:
+    """An ε to four decimals at the finest: what it says below that is the weights' own, and not to be believed."""
+    if epsilon.value >= FINEST_EPSILON or not epsilon.error >= 0:
+        return str(epsilon)
+    return f"{epsilon.value:.4f} ± {max(epsilon.error, FINEST_EPSILON):.4f}"
 
 
 def plain(value: Any) -> Any:

@@ -24,6 +24,6 @@ def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draw
     log_weights, base = -evaluate(removed, draws), base_weights(draws)
     if refit is not None:
         model.check(refit)
-        return jeffreys(log_weights, base, -evaluate(removed, refit))
+        return jeffreys(log_weights, base, -evaluate(removed, refit), base_weights(refit))
     smoothed = smooth(log_weights + log_of(base))
     return kl(log_weights, base) if smoothed.pareto_k <= smoothed.threshold else None

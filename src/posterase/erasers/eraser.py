@@ -64,7 +64,7 @@ class Erased:
         diagnostics = self.diagnostics
         if getattr(diagnostics, "transported", False):
             diagnostics = dataclasses.replace(diagnostics, transported=None)
-        evidence = dataclasses.replace(self.evidence, resembles=None)
+        evidence = dataclasses.replace(self.evidence, resembles=None, moved=None)
         return dataclasses.replace(self, diagnostics=diagnostics, evidence=evidence)
 
     def __str__(self) -> str:

@@ -25,8 +25,8 @@ class Evidence:
     """What is known of an eraser's draws. None: this eraser does not measure it."""
 
     ess: dict[str, float]
-    """Effective number of draws for the mean of each parameter, its worst element: weights, autocorrelation and shared
-    ancestors taken in."""
+    """Effective number of draws for mean and variance of each parameter, its worst element: weights, autocorrelation
+    and shared ancestors taken in."""
     cost: Cost
     pareto_k: float | None = None
     """k̂ of the exact importance weights."""
@@ -50,6 +50,8 @@ class Evidence:
     resembles: Callable[[Draws], Float[np.ndarray, "chain draw"]] | None = None
     """Log-weights at other draws, for the Jeffreys divergence: a function of draws of the kept posterior, or None where
     the density of the eraser's draws is not known."""
+    moved: Draws | None = None
+    """The draws that this density belongs to: before weights and resampling, with the weights that they came with."""
 
     @property
     def least_ess(self) -> float:

@@ -179,6 +179,7 @@ class InfluenceShift(Eraser):
             flaw=flaw,
             advice=result.advice,
             resembles=lambda other: _log_weights_at(model, kept, moved.shift, other),
+            moved=shifted,
         )
         return Erased(returned, result, diagnostics, evidence)
 

@@ -52,7 +52,7 @@ from posterase.numerics.weights import (
     Estimate,
     Smoothed,
     base_weights,
-    blocks,
+    first_half,
     log_mean,
     log_of,
     parameter_ess,
@@ -61,12 +61,12 @@ from posterase.numerics.weights import (
 )
 
 SHORTEST_STEP = 1e-3
-"""A path whose steps are shorter than this leads nowhere."""
+"""A path whose steps are shorter than this share of what is left of it leads nowhere."""
 
 ON_THE_WAY = 0.5
 """Before the end of the path, moves stop at this correlation: the particles will be moved again."""
 
-LEAST_ACCEPTANCE, MOST_CORRELATION = 0.3, 0.5
+LEAST_ACCEPTANCE, MOST_CORRELATION, MOST_UNSETTLED = 0.3, 0.5, 0.1
 """Beyond these the moves did not do their work."""
 
 
@@ -211,17 +211,18 @@ class _Walk:
                 thetas, ratios = moved.fitted.moved, moved.fitted.log_weights
                 self.maps = jax.tree.map(lambda *leaves: np.stack(leaves), *moved.fitted.maps)
         self.raw, self.base = ratios, base
-        self.at, self.stuck = 0.0, False
+        self.at, self.stuck, self.unsettled = 0.0, False, 0.0
         self.stages: list[Stage] = []
         self.log_ratio: list[Estimate] = []
         self.epsilon: Estimate | None = None
-        # Halves of equal size: where the number of draws is odd, the first has one more, of weight zero.
-        half = self.n - self.n // 2
-        order = np.concatenate([np.arange(self.n // 2), np.full(2 * half - self.n, 0), np.arange(self.n // 2, self.n)])
-        weights = base.ravel()[order]
-        weights[self.n // 2 : half] = 0
-        with np.errstate(divide="ignore"):
-            self.log_weights = np.log(weights).reshape(2, half)
+        # Halves of equal size: where they are not, the smaller has draws of weight zero to fill it up.
+        first = first_half(draws.n_chains, draws.n_draws)
+        members = [np.flatnonzero(first), np.flatnonzero(~first)]
+        half = max(map(len, members))
+        order = np.stack([np.resize(each, half) for each in members])
+        filled = np.arange(half) >= np.array([[len(each)] for each in members])
+        order, weights = order.ravel(), np.where(filled, 0, base.ravel()[order]).ravel()
+        self.log_weights = log_of(weights).reshape(2, half)
         self.thetas = thetas[order].reshape(2, half, -1)
         self.ratios = ratios.ravel()[order].reshape(2, half)
         self.ancestors = order.reshape(2, half)
@@ -232,10 +233,11 @@ class _Walk:
         ratios, weights = self.ratios.ravel(), self.log_weights.ravel()
         to = next_step(ratios, weights, self.at, self.options.ess)
         step, smoothed = self.weights(to)
-        while not smoothed.pareto_k <= smoothed.threshold and to - self.at > 2 * SHORTEST_STEP:
+        shortest = SHORTEST_STEP * (1 - self.at)
+        while not smoothed.pareto_k <= smoothed.threshold and to - self.at > 2 * shortest:
             to = (self.at + to) / 2  # enough effective draws, but they rest on a heavy tail
             step, smoothed = self.weights(to)
-        self.stuck = to < 1 and to - self.at < SHORTEST_STEP
+        self.stuck = to < 1 and to - self.at < shortest
         base = np.exp(self.log_weights - self.log_weights.max())
         self.log_ratio.append(log_mean(step, base / base.sum()))
         if number == 0 and to == 1:
@@ -258,7 +260,7 @@ class _Walk:
         )
         passes = 1 if ended else 2 if self.maps is not None else 1 + self.removal.n_rows / self.model.n_rows
         self.cost = self.cost.plus(Cost(gradients=passes * moved.gradients, sequential=moved.sequential))
-        self.thetas, self.at = moved.thetas, to
+        self.thetas, self.at, self.unsettled = moved.thetas, to, moved.unsettled
         self.stages.append(Stage(to, smoothed.ess, smoothed.pareto_k, moved.moves, moved.acceptance, moved.correlation))
         if not ended:
             self.ratios = self.log_ratios()
@@ -313,11 +315,9 @@ class _Walk:
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )
-        flaw, advice = _flaw(diagnostics, self.at)
-        # Draws whose ancestors were neighbours in a chain may depend on each other.
-        families = blocks(*shape)[ancestors]
+        flaw, advice = _flaw(diagnostics, self.at, self.unsettled)
         evidence = Evidence(
-            ess=parameter_ess(erased, families),
+            ess=parameter_ess(erased, diagnostics.ancestors),
             cost=self.cost,
             pareto_k=diagnostics.pareto_k,
             threshold=diagnostics.threshold,
@@ -338,11 +338,11 @@ def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray,
     return float(np.sqrt((base * (log_ratios - mean) ** 2).sum()))
 
 
-def _flaw(diagnostics: RejuvenateDiagnostics, at: float) -> tuple[str, str]:
+def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float) -> tuple[str, str]:
     last = diagnostics.stages[-1]
     if at < 1:
         return (
-            f"the path got no farther than λ = {at:.3g} in {len(diagnostics.stages)} stages",
+            f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(diagnostics.stages)} stages",
             "remove fewer rows at a time, use more draws, or refit.",
         )
     if last.acceptance < LEAST_ACCEPTANCE:
@@ -354,6 +354,11 @@ def _flaw(diagnostics: RejuvenateDiagnostics, at: float) -> tuple[str, str]:
         return (
             f"after {last.moves} moves the draws still remember where they were (correlation {last.correlation:.2f})",
             "allow more moves (most_moves), use another parametrisation, or refit.",
+        )
+    if unsettled > MOST_UNSETTLED:
+        return (
+            f"the draws have not settled: their mean gradient is off by {unsettled:.2g} posterior sd, beyond chance",
+            "check that the kept posterior is proper (what is left of the rows, and the prior); allow more moves.",
         )
     return "", ""
 

@@ -60,6 +60,7 @@ class Reweight(Eraser):
             parameter_ess(weighted),
             Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
             resembles=lambda other: -evaluate(RemovedLogLikelihood(model, removal), other),
+            moved=draws,
         )
         returned = weighted if ancestors is None else weighted.take(ancestors)
         return Erased(returned, _judge(diagnostics), diagnostics, evidence)

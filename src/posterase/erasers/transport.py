@@ -101,10 +101,8 @@ class Transport(Eraser):
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         pick, deal = jax.random.split(key)
         transported = self.transport(pick, model, draws, removal)
-        moved = draws.replace(
-            constrained(model, transported.fitted.moved, transported.like, draws),
-            transported.weighed.smoothed.log_weights,
-        )
+        params = constrained(model, transported.fitted.moved, transported.like, draws)
+        moved = draws.replace(params, transported.weighed.smoothed.log_weights)
         check_in_support(model, moved, "the map")
         diagnostics = transported.diagnose()
         ess = parameter_ess(moved)
@@ -113,7 +111,11 @@ class Transport(Eraser):
             moved = moved.take(ancestors)
             diagnostics = dataclasses.replace(diagnostics, ancestors=np.asarray(ancestors))
         evidence = weighed_evidence(
-            transported.weighed, ess, transported.fitted.cost, resembles=transported.log_weights_at
+            transported.weighed,
+            ess,
+            transported.fitted.cost,
+            resembles=transported.log_weights_at,
+            moved=draws.replace(params, draws.log_weights),
         )
         return Erased(moved, _judge(diagnostics), diagnostics, evidence)
 

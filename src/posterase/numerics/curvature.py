@@ -16,11 +16,16 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity
-from posterase.numerics.densities import Density, expectation
+from posterase.numerics.densities import Density, evaluate_at, expectation
 from posterase.parameters import parameter_names
 
 INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""
+
+
+FAR_OUT, LEAST_FALL = (30.0, 10.0), 3.0
+"""So many standard deviations out a density must have fallen by so many nats: at ten of them a Gaussian falls by 50, a
+Student's t with three degrees of freedom by 7."""
 
 
 class Curvature(eqx.Module):
@@ -99,6 +104,25 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
             f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
             "give it a proper prior, or leave it out of the model along with its rows.",
         )
+
+
+def flat_tails(
+    density: LogDensity, thetas: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], like: PyTree
+) -> list[str]:
+    """Parameters along which a log density does not fall far out: it may have no posterior there.
+
+    A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws.
+    """
+    mean = weights @ thetas
+    steps = np.diag(np.sqrt(weights @ (thetas - mean) ** 2))
+    typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
+    points = [typical, *(mean + side * distance * steps for distance in FAR_OUT for side in (-1, 1))]
+    values = evaluate_at(density, np.concatenate(points), like)
+    level, out = np.median(values[: len(typical)]), values[len(typical) :].reshape(len(FAR_OUT), 2, -1)
+    farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
+    flat = (farthest > level - LEAST_FALL).any(axis=0)
+    found = jax.tree.leaves(ravel_pytree(like)[1](jnp.asarray(flat, jnp.result_type(*jax.tree.leaves(like)))))
+    return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
 
 
 @eqx.filter_jit

@@ -32,12 +32,19 @@ from posterase.checks import whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
+from posterase.precision import cast_floats, in_float64
 
 TRIAL_PARTICLES = 64
 """How many particles of each half try out a step size."""
 
 DENSE_UP_TO = 500
 """Parameters up to which the covariance is a matrix."""
+
+COARSE = 0.01
+"""Nats of rounding in a log density above which moves are made in float64."""
+
+SURE = 4.0
+"""Standard errors that are put down to chance."""
 
 JITTER = 0.2
 """Step sizes vary by this share from particle to particle, so that no trajectory closes on itself."""
@@ -134,6 +141,8 @@ class Moved(NamedTuple):
     acceptance: float
     correlation: float
     """The largest over parameters, between places before the moves and after them."""
+    unsettled: float
+    """How far the particles are from equilibrium, beyond chance: E[(θ − Eθ) ∇log p] + 1, the worst parameter."""
     moves: int
     gradients: float
     """Taken in all, trial moves included."""
@@ -152,48 +161,91 @@ def move(
 ) -> Moved:
     """Move particles of p_λ until they have forgotten where they were, at most `most` times.
 
-    Where `path` was moved by maps, they have a leading axis: one for each half.
+    Where `path` was moved by maps, they have a leading axis: one for each half. Moves are made in the precision of the
+    draws, unless rounding of the log density there would decide what is accepted: then in float64.
     """
+    precision = jnp.result_type(*jax.tree.leaves(path.like))
+    moved = _move(key, kernel, path, thetas, most, enough, precision)
+    if moved is not None:
+        return moved
+
+    def again(wide: bool) -> Moved:
+        like = cast_floats(jax.tree.map(jnp.asarray, path.like), jnp.float64) if wide else path.like
+        at = jnp.asarray(path.at, jnp.float64) if wide else path.at
+        fine = eqx.tree_at(lambda p: (p.like, p.at), path, (like, at))
+        out = _move(key, kernel, fine, thetas, most, enough, jnp.result_type(*jax.tree.leaves(like)), coarse_ok=True)
+        assert out is not None
+        return out
+
+    return in_float64(again, "the model's density")[0]
+
+
+def _move(
+    key: Key[Array, ""],
+    kernel: Moves,
+    path: Path,
+    thetas: Float[np.ndarray, "2 m d"],
+    most: int,
+    enough: float,
+    precision: Any,
+    coarse_ok: bool = False,
+) -> Moved | None:
+    """The moves, in this precision; None where it is too coarse for the density's values."""
     for_trials, for_moves = jax.random.split(key)
     halves, m, d = thetas.shape
     inverse_mass = _spread(thetas)[::-1]  # each half uses the other's
-    narrow = jnp.result_type(*jax.tree.leaves(path.like))
-    trials = jnp.asarray(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], narrow)
+    trials = jnp.asarray(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], precision)
     chosen: list[Setting | None] = [None] * halves
     gradients, waited = 0.0, 0
     timid = kernel.settings(d)[-1]
     for i, setting in enumerate(kernel.settings(d)):
         # The particles of a half try the settings that the other half will use.
-        step, leapfrogs = _settings([setting] * halves, narrow)
-        trial_key = jax.random.fold_in(for_trials, i)
-        rates, taken = _trial(trial_key, kernel, path, trials, step, leapfrogs, jnp.asarray(inverse_mass[::-1], narrow))
+        step, leapfrogs = _settings([setting] * halves, precision)
+        own = jnp.asarray(inverse_mass[::-1], precision)
+        rates, taken, level = _trial(jax.random.fold_in(for_trials, i), kernel, path, trials, step, leapfrogs, own)
+        if not coarse_ok and float(level) * float(jnp.finfo(precision).eps) > COARSE:
+            return None
         gradients, waited = gradients + float((taken + 1).sum()), waited + int(taken.max()) + 1
         for half in range(halves):
             if chosen[half] is None and rates[half] >= kernel.acceptance:
                 chosen[half] = setting
         if all(one is not None for one in chosen):
             break
-    step, leapfrogs = _settings([one or timid for one in chosen][::-1], narrow)
+    step, leapfrogs = _settings([one or timid for one in chosen][::-1], precision)
     out = _run(
         for_moves,
         kernel,
         path,
-        jnp.asarray(thetas, narrow),
+        jnp.asarray(thetas, precision),
         step,
         leapfrogs,
-        jnp.asarray(inverse_mass, narrow),
+        jnp.asarray(inverse_mass, precision),
         jnp.asarray(most),
-        jnp.asarray(enough + 3 / np.sqrt(m), narrow),
+        jnp.asarray(enough + 3 / np.sqrt(m), precision),
     )
-    final, rate, correlation, moves, taken, longest = jax.device_get(out)
+    final, slopes, rate, correlation, moves, taken, longest = jax.device_get(out)
     return Moved(
         thetas=np.asarray(final, np.float64),
         acceptance=float(rate),
         correlation=float(correlation),
+        unsettled=_unsettled(np.asarray(final, np.float64), np.asarray(slopes, np.float64)),
         moves=int(moves),
         gradients=gradients + float(taken) + halves * m,
         sequential=waited + int(longest) + 1,
     )
+
+
+def _unsettled(thetas: Float[np.ndarray, "2 m d"], slopes: Float[np.ndarray, "2 m d"]) -> float:
+    """How far E[∇log p], which is 0, and E[(θ − Eθ) ∇log p], which is −1, are from that, beyond chance; the worst.
+
+    Both by integration by parts, for every parameter of a proper density: they hold at equilibrium, and fail where
+    particles drift outwards along a flat tail. In units of the particles' spread.
+    """
+    flat, slope = thetas.reshape(-1, thetas.shape[-1]), slopes.reshape(-1, thetas.shape[-1])
+    centred = flat - flat.mean(axis=0)
+    terms = np.concatenate([centred.std(axis=0) * slope, centred * slope + 1], axis=1)
+    error = terms.std(axis=0) / np.sqrt(len(terms))
+    return float(np.maximum(np.abs(terms.mean(axis=0)) - SURE * error, 0).max())
 
 
 def _settings(settings: list[Setting], dtype: Any) -> tuple[Array, Array]:
@@ -263,9 +315,11 @@ def _trial(
     step: Float[Array, " 2"],
     leapfrogs: Int[Array, " 2"],
     inverse_mass: Array,
-) -> tuple[Float[Array, " 2"], Array]:
-    _, rates, taken = _one_move(key, kernel, path, _start(path, thetas), step, leapfrogs, inverse_mass)
-    return jnp.where(jnp.isfinite(rates), rates, 0).mean(axis=1), taken
+) -> tuple[Float[Array, " 2"], Array, Float[Array, ""]]:
+    """Acceptance rates, gradients taken, and the size of the log density."""
+    states = _start(path, thetas)
+    _, rates, taken = _one_move(key, kernel, path, states, step, leapfrogs, inverse_mass)
+    return jnp.where(jnp.isfinite(rates), rates, 0).mean(axis=1), taken, jnp.abs(states.logdensity).max()
 
 
 @eqx.filter_jit
@@ -306,11 +360,11 @@ def _run(
     nothing = jnp.zeros((), jnp.int32)
     initial = (_start(path, thetas), zero, zero + 1, nothing, nothing, nothing)
     states, rate, correlation, moves, taken, longest = jax.lax.while_loop(goes_on, advance, initial)
-    return states.position, rate, correlation, moves, taken, longest
+    return states.position, states.logdensity_grad, rate, correlation, moves, taken, longest
 
 
 def _correlation(before: Float[Array, "2 m d"], now: Float[Array, "2 m d"]) -> Float[Array, ""]:
     """The largest over halves and parameters of the correlation between places before and now."""
     a, b = (x - x.mean(axis=1, keepdims=True) for x in (before, now))
     scale = jnp.sqrt((a**2).mean(axis=1) * (b**2).mean(axis=1))
-    return jnp.max(jnp.where(scale > 0, (a * b).mean(axis=1) / jnp.where(scale > 0, scale, 1), 0))
+    return jnp.max(jnp.where(scale > 0, jnp.abs((a * b).mean(axis=1)) / jnp.where(scale > 0, scale, 1), 0))

@@ -25,7 +25,7 @@ from posterase.numerics.curvature import Curvature, check_informed, gradient
 from posterase.numerics.densities import batch_size, evaluate_at, expectation
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import AffineMap, DenseMap, curvature_map, low_rank_map, matched
-from posterase.numerics.weights import Smoothed, log_of, smooth
+from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
 
 DENSE_UP_TO = 500
 """Parameters up to which curvatures are matrices."""
@@ -98,7 +98,7 @@ class Fit:
         self.n, self.d = thetas.shape
         if self.n < 4:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
-        self.folds = np.arange(self.n) < self.n // 2, np.arange(self.n) >= self.n // 2
+        self.folds = first_half(*base.shape), ~first_half(*base.shape)
         self.cost = Cost()
         check_informed(LogDensity(model), LogDensity(kept), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
@@ -122,7 +122,10 @@ class Fit:
             if refined is None:
                 break
             maps, tried = refined, tried + 1
-            current = self.score(maps)
+            try:
+                current = self.score(maps)
+            except NonFiniteResultError:
+                break  # matched to too few draws, it leads out of the support: what there was stands
             if _order(current.smoothed) < _order(best.smoothed):
                 best = current
         passes = best.smoothed.pareto_k <= best.smoothed.threshold
@@ -145,6 +148,9 @@ class Fit:
         a_curvature = 2 * points.shape[0] * points.shape[1] * self.d
         self.spend(gradients=(1 + self.share) * (samples.shape[0] * samples.shape[1] + a_curvature), sequential=2)
         kept = look.full - look.removed
+        if any(_cancels(*each) for each in zip(look.full, kept, strict=True)):
+            kept = _finite(_curvatures(LogDensity(self.kept), self.narrow(points), self.like))
+            self.spend(gradients=a_curvature)
         try:
             steps = [np.linalg.solve(_definite(one), push) for one, push in zip(kept, look.push, strict=True)]
             firsts = _between(means, means - np.stack(steps), look.full, kept)
@@ -233,7 +239,8 @@ class Fit:
 
     def narrow(self, array: Float[np.ndarray, "..."]) -> Array:
         """In the precision of the draws: gradients need no more."""
-        return jnp.asarray(array, jnp.result_type(*jax.tree.leaves(self.like)))
+        with np.errstate(over="ignore"):  # what is infinite then is refused where it shows
+            return jnp.asarray(array, jnp.result_type(*jax.tree.leaves(self.like)))
 
     # --- what the weights say of it
 
@@ -427,6 +434,11 @@ def _definite(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
         scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
         values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
         return np.outer(scale, scale) * ((vectors * np.maximum(values, 0.01)) @ vectors.T)
+
+
+def _cancels(full: Float[np.ndarray, "d d"], kept: Float[np.ndarray, "d d"]) -> bool:
+    """Whether full − removed leaves so little along a parameter that rounding matters."""
+    return bool((np.diag(kept) < 1e-3 * np.diag(full)).any())
 
 
 def _between(

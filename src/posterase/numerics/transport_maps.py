@@ -25,8 +25,8 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-LARGEST_LOSS = 0.99
-"""A direction that seems to lose more than this share of its curvature keeps the rest: what is left is noise."""
+LARGEST_LOSS = 1 - 1e-8
+"""A direction that seems to lose more than this share of its curvature keeps the rest: it would be rounding."""
 
 Matrix = Any
 Vector = Any

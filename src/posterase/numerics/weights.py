@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from posterase.draws import Draws
 
@@ -40,8 +40,13 @@ FLAT = 1.25
 """Where no weight exceeds the mean by more than this factor there is no tail: k̂, the shape of whatever small excess
 there is, would speak of a wrinkle, and is any number, however good the weights are."""
 
-BLOCKS_A_CHAIN = 25
-"""Chains are cut into about so many blocks, to estimate the Monte Carlo error of averages over them."""
+BLOCKS_A_CHAIN, LONG_BLOCKS_A_CHAIN, LONG_NOISE = 25, 5, 1.5
+"""Chains are cut into about so many blocks, to estimate the Monte Carlo error of averages over them; and into few long
+ones, against autocorrelation that outlasts the short ones. An error from few blocks is noisy: it counts divided by the
+last number."""
+
+FEWEST_GROUPS, MOST_EFFICIENT = 5, 3.0
+"""Fewer effective groups than this say nothing of an error; chains are not taken for more efficient than this."""
 
 
 class Estimate(NamedTuple):
@@ -122,14 +127,16 @@ def jeffreys(
     at_proposal: Float[np.ndarray, "chain draw"],
     base: Float[np.ndarray, "chain draw"],
     at_target: Float[np.ndarray, "chains draws"],
+    target_base: Float[np.ndarray, "chains draws"],
 ) -> Estimate:
     """KL(q ‖ p) + KL(p ‖ q) in nats from log-weights log p − log q at draws of q, and at draws of p.
 
-    J = E_p[log p/q] − E_q[log p/q]: the constants in both densities cancel.
+    J = E_p[log p/q] − E_q[log p/q]: the constants in both densities cancel. `base` and `target_base` are the weights
+    of either draws, summing to one.
     """
-    equal = np.full_like(at_target, 1 / at_target.size)
-    value = float(at_target.mean() - (base * at_proposal).sum())
-    return Estimate(value, float(np.hypot(standard_error(at_target, equal), standard_error(at_proposal, base))))
+    value = float((target_base * at_target).sum() - (base * at_proposal).sum())
+    errors = standard_error(at_target, target_base), standard_error(at_proposal, base)
+    return Estimate(value, float(np.hypot(*errors)))
 
 
 def log_mean(log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> Estimate:
@@ -152,38 +159,51 @@ def effective_sizes(
     """For each column, how many independent draws would give its weighted mean as precisely: variance / error².
 
     Draws of one group may depend on each other: they are neighbours in a chain, or descend from the same ancestors. So
-    one estimate takes in uneven weights, autocorrelation and shared ancestry.
+    one estimate takes in uneven weights, autocorrelation and shared ancestry. Where a handful of groups has all the
+    weight, nothing can be said, and the answer is their number.
     """
     mean = weights @ values
     variance = weights @ (values - mean) ** 2
     error = _variance_of_mean(values, weights, groups)
+    shares = np.bincount(groups, weights=weights)
+    effective_groups = 1 / (shares**2).sum()
+    if effective_groups < FEWEST_GROUPS:
+        return np.full(values.shape[1], effective_groups)
+    most = MOST_EFFICIENT / (weights**2).sum()  # chains can be better than independent, but not by any factor
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(variance > 0, variance / error, 0.0)
+        return np.where(variance > 0, np.minimum(variance / error, most), 0.0)
 
 
-def parameter_ess(
-    draws: Draws, groups: Int[np.ndarray, " n"] | None = None, weights: Float[np.ndarray, "chain draw"] | None = None
-) -> dict[str, float]:
-    """For each parameter, the effective number of draws for the mean of its worst element.
+def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None = None) -> dict[str, float]:
+    """For each parameter, the effective number of draws for the mean and the variance of its worst element.
 
-    `groups` says which draws depend on each other; None: neighbours in a chain.
+    Neighbours in a chain may depend on each other; with `ancestors`, draws whose ancestors were neighbours do.
     """
-    groups = blocks(draws.n_chains, draws.n_draws) if groups is None else groups
-    share = np.asarray(draws.weights if weights is None else weights, np.float64).ravel()
-    share = share / share.sum()
+    places = np.arange(draws.n_chains * draws.n_draws) if ancestors is None else ancestors.ravel()
+    share = base_weights(draws).ravel()
     leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
     columns = {name: np.asarray(leaf, np.float64).reshape(len(share), -1) for name, leaf in leaves}
-    sizes = effective_sizes(np.concatenate(list(columns.values()), axis=1), share, groups)
+    values = np.concatenate(list(columns.values()), axis=1)
+    both = np.concatenate([values, (values - share @ values) ** 2], axis=1)
+    shape = draws.n_chains, draws.n_draws
+    short = effective_sizes(both, share, blocks(*shape)[places])
+    long = effective_sizes(both, share, blocks(*shape, LONG_BLOCKS_A_CHAIN)[places])
+    sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1).min(axis=0)
     ends = np.cumsum([column.shape[1] for column in columns.values()])
     parts = np.split(sizes, ends[:-1])
     return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}
 
 
-def blocks(chains: int, draws: int) -> Int[np.ndarray, " n"]:
+def first_half(chains: int, draws: int) -> Bool[np.ndarray, " n"]:
+    """Which draws, chains laid end to end, are in the first of two halves: every second block of every chain."""
+    return blocks(chains, draws) % 2 == 0
+
+
+def blocks(chains: int, draws: int, a_chain: int = BLOCKS_A_CHAIN) -> Int[np.ndarray, " n"]:
     """For each draw, chains laid end to end, the block of neighbours in its chain that it belongs to."""
-    size = max(1, draws // BLOCKS_A_CHAIN)
-    a_chain = np.minimum(np.arange(draws) // size, max(draws // size, 1) - 1)
-    return (a_chain + (a_chain[-1] + 1) * np.arange(chains)[:, None]).ravel()
+    size = max(1, draws // a_chain)
+    block = np.minimum(np.arange(draws) // size, max(draws // size, 1) - 1)
+    return (block + (block[-1] + 1) * np.arange(chains)[:, None]).ravel()
 
 
 def _variance_of_mean(
@@ -204,7 +224,8 @@ def _jackknife(
     """A function of sums over draws, and its standard error from leaving out one group at a time."""
     sums = np.stack([np.bincount(groups, weights=term) for term in terms])
     total = sums.sum(axis=1)
-    left_out = estimate(*(total[:, None] - sums))
+    with np.errstate(divide="ignore", invalid="ignore"):  # where one group has all the weight
+        left_out = estimate(*(total[:, None] - sums))
     k = sums.shape[1]
     spread = ((left_out - left_out.mean()) ** 2).sum() * (k - 1) / k
     return float(estimate(*total)), float(np.sqrt(spread))
@@ -241,7 +262,7 @@ def _pareto_smooth(
             values, pareto_k = _array_stats().psislw(
                 -raw[counted], r_eff=efficiency, axis=-1
             )  # psislw negates its input
-    except ValueError:  # fewer than five values in the tail, or equal ones: nothing to fit a Pareto to
+    except (ValueError, IndexError):  # fewer than five values in the tail, or equal ones: nothing to fit a Pareto to
         return raw, float("inf")
     if not (np.isfinite(pareto_k) and np.isfinite(values).all()):
         return raw, float("inf")

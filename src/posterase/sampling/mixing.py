@@ -15,6 +15,9 @@ from scipy.optimize import linear_sum_assignment
 
 from posterase.draws import Draws
 
+FEWEST_IN_HALF = 25
+"""Halves of chains shorter than this say little of whether they agree."""
+
 APART = 3.0
 """Chains whose means differ by more than so many standard deviations within a chain sit in different modes."""
 
@@ -28,6 +31,24 @@ def mixing(draws: Draws) -> tuple[dict[str, float], dict[str, float]]:
         rhat[name] = float(np.max(array_stats.rhat(values, chain_axis=0, draw_axis=1)))
         ess[name] = float(np.min(array_stats.ess(values, chain_axis=0, draw_axis=1)))
     return rhat, ess
+
+
+def split_rhat(draws: Draws) -> dict[str, float]:
+    """R̂ of halves of chains, not rank normalised and so cheap: the worst element of each parameter.
+
+    Nothing, where chains are too short to be split.
+    """
+    half = draws.n_draws // 2
+    if half < FEWEST_IN_HALF:
+        return {}
+    worst = {}
+    for name, values in _columns(draws).items():
+        halves = np.concatenate([values[:, :half], values[:, -half:]])
+        within = halves.var(axis=1, ddof=1).mean(axis=0)
+        between = halves.mean(axis=1).var(axis=0, ddof=1)
+        ratio = np.where(within > 0, between / np.where(within > 0, within, 1), 0)
+        worst[name] = float(np.sqrt((half - 1) / half + ratio.max())) if ratio.size else 1.0
+    return worst
 
 
 def different_modes(draws: Draws) -> str:
