@@ -4,9 +4,9 @@ Target: three refits pooled. Floor: a fourth refit against them, which no method
 mean squares over parameters: of means in posterior standard deviations, of log standard deviations. Seconds are of the
 second run, with everything compiled, and for `erase` of the whole climb, rungs that did not pass included.
 
-On a CPU seconds are saved less than evaluations are: weights are evaluated in float64, where a density costs about what
-a gradient costs NUTS in float32, and `Transport` needs two for every draw, however few gradients NUTS needs for one. What
-a GPU waits for is the column of sequential steps.
+On a CPU seconds are saved less than evaluations are: weights are evaluated in float64, where a density costs about
+what a gradient costs NUTS in float32, and `Transport` needs two for every draw, however few gradients NUTS needs for
+one. What a GPU waits for is the column of sequential steps.
 """
 
 from __future__ import annotations

@@ -90,9 +90,8 @@ def deleted_twice(key, model, draws, removal):
         (pe.Transport(), 120),
         pytest.param(pe.Transport(), 500, marks=pytest.mark.slow),
         pytest.param(pe.Rejuvenate(), 300, marks=pytest.mark.slow),
-        (pe.Rejuvenate(moves=pe.MALA()), 60),
     ],
-    ids=["Transport", "Transport, many", "Rejuvenate, many", "Rejuvenate"],
+    ids=["Transport", "Transport, many", "Rejuvenate, many"],
 )
 def test_contaminated_calibration(eraser, repeats):
     """False alarm 1e-4."""

@@ -45,7 +45,12 @@ def compilations(run) -> int:
     return count[0]
 
 
-@pytest.mark.parametrize("eraser", ERASERS.values(), ids=ERASERS)
+QUICK_OR_SLOW = [
+    pytest.param(e, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else []) for name, e in ERASERS.items()
+]
+
+
+@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
 def test_requests_of_one_bucket_share_a_compilation(eraser):
     model, traces = counting_model()
     draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
@@ -60,10 +65,7 @@ def test_requests_of_one_bucket_share_a_compilation(eraser):
     assert len(traces) == before
 
 
-@pytest.mark.parametrize(
-    "eraser",
-    [pytest.param(e, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else []) for name, e in ERASERS.items()],
-)
+@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
 def test_the_next_request_on_the_kept_model_shares_it_too(eraser):
     model, _ = counting_model()
     draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})

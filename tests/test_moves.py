@@ -103,6 +103,7 @@ def test_bad_options(make, argument):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_a_large_constant_does_not_coarsen_the_moves():
     """In float32 a log density of 3e7 is rounded to whole nats: moves are made in float64 then."""
