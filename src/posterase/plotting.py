@@ -124,7 +124,7 @@ def _draw_ess(axis: Any, result: Erasure) -> None:
     stages = getattr(getattr(result.rungs[-1].erased, "diagnostics", None), "stages", None) if result.rungs else None
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
-    if stages:
+    if stages and len(stages) > 1:
         axis.plot(
             [0, *(stage.to for stage in stages)], [np.nan, *(stage.ess for stage in stages)], "o-", color=GREEN, ms=4
         )
