@@ -144,7 +144,7 @@ def summary(rows: list[Row]) -> str:
     named = ", ".join(f"{row.problem}, {row.request}" for row in floors) or "none"
     return (
         f"`erase` against a refit, over {len(erased)} requests: {np.median(faster):.0f} times faster in the median "
-        f"({min(faster):.0f} to {max(faster):.0f}), {np.median(fewer):.0f} times fewer evaluations ({min(fewer):.0f} "
+        f"(wanted: 50; {min(faster):.0f} to {max(faster):.0f}), {np.median(fewer):.0f} times fewer evaluations ({min(fewer):.0f} "
         f"to {max(fewer):.0f}), {np.median(waits):.0f} times fewer sequential steps. Where `Reweight` or `Transport` "
         f"was accepted, evaluations were fewer by {', '.join(light)}. Accepted and farther from the target than the "
         f"refit and than twice what chance explains: {named}."
