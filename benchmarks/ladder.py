@@ -52,14 +52,9 @@ class Row(NamedTuple):
     says: str
 
 
-def columns(draws: pe.Draws) -> Any:
-    leaves = [np.asarray(leaf, float) for leaf in jax.tree.leaves(draws.params)]
-    return np.concatenate([leaf.reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], axis=1)
-
-
 def measured(draws: pe.Draws, target: pe.Draws) -> tuple[float, float, float, float]:
     """Error of means, what it is expected to be, error of log standard deviations, two-sample accuracy."""
-    values, weights, wanted = columns(draws), np.asarray(draws.weights, float).ravel(), columns(target)
+    values, weights, wanted = draws.matrix(), np.asarray(draws.weights, float).ravel(), target.matrix()
     mean = weights @ values
     sd, exact = np.sqrt(weights @ (values - mean) ** 2), wanted.std(axis=0)
     own, others = (np.mean([1 / value for value in parameter_ess(each).values()]) for each in (draws, target))

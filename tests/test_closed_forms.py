@@ -190,5 +190,23 @@ def test_continue_ends_near_the_kept_posterior():
     assert pe.Policy(ess=10.0).objections(erased.evidence), "a ladder must not take it for proven"
 
 
-def test_evidence_is_an_estimate():
+@pytest.mark.filterwarnings("ignore:.*step")
+def test_refit_and_continue_by_an_sg_mcmc_recipe():
+    """SGLD on the kept rows: anew from the draws at hand, and on from shifted draws; both near the exact mean."""
+    known = LinearRegression.make(rows=60)
+    rows, kept = np.arange(30), np.arange(30, 60)
+    model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (4, 100), seed=0))
+    sampler = pe.SGLD(pe.Constant(1e-3), batch=20)
+    shift = pe.InfluenceShift(weigh=False)
+    for eraser in (pe.Refit(sampler, warmup=500, thin=20), pe.Continue(sampler, steps=100, start=shift)):
+        erased = eraser(0, model, draws, model.removal(rows))
+        assert erased.draws.params["beta"].shape == (4, 100, 3)
+        apart = np.abs(np.asarray(erased.draws.flat()["beta"]).mean(0) - known.mean(kept)) / np.sqrt(
+            known.variance(kept)
+        )
+        assert apart.max() < 0.4, eraser
+    assert np.isfinite(pe.Refit(sampler)(0, model, draws, model.removal(rows)).evidence.rhat)
+
+
+def test_estimates_print_with_their_error():
     assert str(Estimate(0.0041, 0.0012)) == "0.0041 ± 0.001"

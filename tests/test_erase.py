@@ -123,7 +123,7 @@ def test_a_refit_is_started_only_where_it_is_allowed():
 
 
 def test_the_budget_counts_total_variation():
-    """Two equal Gaussian shifts make twice the sum of their KLs, and exactly the sum of their √(ε/2)."""
+    """Σ √(ε/2) over requests is carried on; past the budget, or with what would pass it, a refit is demanded."""
     first = pe.erase(MODEL, DRAWS, [5])
     epsilon = first.verdict.epsilon.value
     assert first.spent == pytest.approx(np.sqrt(epsilon / 2))

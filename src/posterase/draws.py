@@ -136,6 +136,16 @@ class Draws(eqx.Module):
         """The parameters with chains laid end to end: leaves shaped `(chain · draw, …)`."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.params)
 
+    def columns(self) -> dict[str, Float[np.ndarray, "chain draw elements"]]:
+        """Every parameter by name, in float64, its elements laid out in one axis."""
+        leaves = zip(self.names, jax.tree.leaves(self.params), strict=True)
+        return {name: np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1) for name, leaf in leaves}
+
+    def matrix(self) -> Float[np.ndarray, "n elements"]:
+        """All elements of all parameters, one row a draw, chains laid end to end, in float64."""
+        whole = np.concatenate(list(self.columns().values()), axis=-1)
+        return whole.reshape(-1, whole.shape[-1])
+
     def __repr__(self) -> str:
         weights = "equal weights" if self.log_weights is None else "weighted"
         lines = [f"Draws: {self.n_chains} chains × {self.n_draws} draws, {weights}"]

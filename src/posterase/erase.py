@@ -347,7 +347,8 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     resembles, moved = erased.evidence.resembles, erased.evidence.moved
     if not refits or resembles is None or moved is None:
         return None
-    parts = [jeffreys(resembles(moved), base_weights(moved), resembles(refit), base_weights(refit)) for refit in refits]
+    own = resembles(moved), base_weights(moved)
+    parts = [jeffreys(*own, resembles(refit), base_weights(refit)) for refit in refits]
     error = float(np.sqrt(sum(part.error**2 for part in parts))) / len(parts)
     return Estimate(float(np.mean([part.value for part in parts])), error)
 

@@ -48,12 +48,10 @@ def density(
 
 def columns(draws: Draws) -> tuple[list[str], Float[np.ndarray, "n elements"]]:
     """Every element of every parameter as a column, with its name: `beta[2]`."""
-    names, parts = [], []
+    names = []
     for name, leaf in zip(draws.names, jax.tree.leaves(draws.params), strict=True):
-        shape = leaf.shape[2:]
-        names += [f"{name}[{', '.join(map(str, at))}]" if at else name for at in np.ndindex(*shape)]
-        parts.append(np.asarray(leaf, np.float64).reshape(leaf.shape[0] * leaf.shape[1], -1))
-    return names, np.concatenate(parts, axis=1)
+        names += [f"{name}[{', '.join(map(str, at))}]" if at else name for at in np.ndindex(*leaf.shape[2:])]
+    return names, draws.matrix()
 
 
 def draw_erasure(result: Erasure) -> Figure:

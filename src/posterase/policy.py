@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from posterase.checks import is_a
 from posterase.erasers.evidence import Evidence
+from posterase.erasers.refit import MOST_RHAT
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
 
@@ -40,7 +41,7 @@ class Policy:
     """Whether draws whose ε is not measured are refused too."""
     residual: float = 0.05
     """The largest share that a linear solver may leave."""
-    rhat: float = 1.02
+    rhat: float = MOST_RHAT
     """The largest R̂ of a refit."""
     refit: bool = False
     """Whether a refit may be started where nothing else passes."""

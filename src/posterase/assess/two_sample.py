@@ -58,7 +58,7 @@ def two_sample(key: Key[Array, ""] | int, one: Draws, other: Draws) -> TwoSample
             "compare draws of the same model.",
         )
     first, second, run = jax.random.split(as_key(key), 3)
-    columns = [_columns(draws) for draws in (one, other)]
+    columns = [draws.matrix() for draws in (one, other)]
     if columns[0].shape[1] != columns[1].shape[1]:
         raise DrawsShapeError(
             f"the draws have {columns[0].shape[1]} and {columns[1].shape[1]} numbers each.",
@@ -115,8 +115,3 @@ def _accuracy(features: Float[Array, "2 n k"], labels: Float[Array, "2 n"]) -> F
     fitted = jax.vmap(train)(features, labels)
     scores = jnp.einsum("fnk,fk->fn", features, fitted[::-1])
     return jnp.mean((scores > 0) == (labels > 0.5))
-
-
-def _columns(draws: Draws) -> Float[np.ndarray, "n d"]:
-    leaves = [np.asarray(leaf, np.float64) for leaf in jax.tree.leaves(draws.params)]
-    return np.concatenate([leaf.reshape(leaf.shape[0] * leaf.shape[1], -1) for leaf in leaves], axis=1)

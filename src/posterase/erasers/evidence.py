@@ -42,8 +42,6 @@ class Evidence:
     """The worst R̂ of chains that were run."""
     log_evidence_ratio: Estimate | None = None
     """log p(S) − log p(S − S′), where the model's prior and likelihood are normalised."""
-    weighted: bool = False
-    """Whether the returned draws are worth anything only with their weights, or by having been resampled by them."""
     flaw: str = ""
     """What no threshold expresses and still speaks against the draws, in words; with it, what to do."""
     advice: str = ""
@@ -96,7 +94,6 @@ def weighed_evidence(
         epsilon=weighed.epsilon if weighted else weighed.before_weights,
         before_weights=weighed.before_weights,
         log_evidence_ratio=weighed.log_evidence_ratio,
-        weighted=weighted,
         **rest,
     )
 

@@ -323,7 +323,6 @@ class _Walk:
             threshold=diagnostics.threshold,
             epsilon=self.epsilon,
             log_evidence_ratio=ratio,
-            weighted=True,
             flaw=flaw,
             advice=advice,
         )

@@ -32,13 +32,11 @@ from posterase.checks import whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
+from posterase.numerics.transport_maps import DENSE_UP_TO
 from posterase.precision import cast_floats, in_float64
 
 TRIAL_PARTICLES = 64
 """How many particles of each half try out a step size."""
-
-DENSE_UP_TO = 500
-"""Parameters up to which the covariance is a matrix."""
 
 COARSE = 0.01
 """Nats of rounding in a log density above which moves are made in float64."""

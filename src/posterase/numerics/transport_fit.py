@@ -24,11 +24,8 @@ from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, check_informed, gradient
 from posterase.numerics.densities import batch_size, evaluate_at, expectation
 from posterase.numerics.solvers import CG
-from posterase.numerics.transport_maps import AffineMap, DenseMap, curvature_map, low_rank_map, matched
+from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
-
-DENSE_UP_TO = 500
-"""Parameters up to which curvatures are matrices."""
 
 CURVATURE_GRADIENTS, CURVATURE_DRAWS = 768, (4, 16)
 """A curvature as a matrix costs two gradients a parameter and draw; it is averaged over as many draws as so many

@@ -25,6 +25,9 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
+DENSE_UP_TO = 500
+"""Parameters up to which curvatures and covariances are matrices."""
+
 LARGEST_LOSS = 1 - 1e-8
 """A direction that seems to lose more than this share of its curvature keeps the rest: it would be rounding."""
 

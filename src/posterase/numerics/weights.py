@@ -26,7 +26,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -181,15 +180,13 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     """
     places = np.arange(draws.n_chains * draws.n_draws) if ancestors is None else ancestors.ravel()
     share = base_weights(draws).ravel()
-    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
-    columns = {name: np.asarray(leaf, np.float64).reshape(len(share), -1) for name, leaf in leaves}
-    values = np.concatenate(list(columns.values()), axis=1)
+    columns, values = draws.columns(), draws.matrix()
     both = np.concatenate([values, (values - share @ values) ** 2], axis=1)
     shape = draws.n_chains, draws.n_draws
     short = effective_sizes(both, share, blocks(*shape)[places])
     long = effective_sizes(both, share, blocks(*shape, LONG_BLOCKS_A_CHAIN)[places])
     sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1).min(axis=0)
-    ends = np.cumsum([column.shape[1] for column in columns.values()])
+    ends = np.cumsum([column.shape[-1] for column in columns.values()])
     parts = np.split(sizes, ends[:-1])
     return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}
 

@@ -27,7 +27,7 @@ def mixing(draws: Draws) -> tuple[dict[str, float], dict[str, float]]:
     from arviz_stats.base import array_stats  # here, since it takes a second to import
 
     rhat, ess = {}, {}
-    for name, values in _columns(draws).items():
+    for name, values in draws.columns().items():
         rhat[name] = float(np.max(array_stats.rhat(values, chain_axis=0, draw_axis=1)))
         ess[name] = float(np.min(array_stats.ess(values, chain_axis=0, draw_axis=1)))
     return rhat, ess
@@ -42,7 +42,7 @@ def split_rhat(draws: Draws) -> dict[str, float]:
     if half < FEWEST_IN_HALF:
         return {}
     worst = {}
-    for name, values in _columns(draws).items():
+    for name, values in draws.columns().items():
         halves = np.concatenate([values[:, :half], values[:, -half:]])
         within = halves.var(axis=1, ddof=1).mean(axis=0)
         between = halves.mean(axis=1).var(axis=0, ddof=1)
@@ -86,8 +86,3 @@ def _distances(
 ) -> Float[np.ndarray, "k k"]:
     """Mean squared distance, in standard deviations, of every element from every other."""
     return (((one[:, None] - other[None]) / spread[None]) ** 2).mean(axis=-1)
-
-
-def _columns(draws: Draws) -> dict[str, Float[np.ndarray, "chain draw elements"]]:
-    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
-    return {name: np.asarray(leaf, np.float64).reshape(*leaf.shape[:2], -1) for name, leaf in leaves}
