@@ -20,17 +20,16 @@ import xarray as xr
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
 from posterase.checks import first_bad, whole_number
+from posterase.container import SAMPLE_DIMS, Container
 from posterase.errors import (
     DrawsShapeError,
-    InputFileError,
     IntegerParametersError,
     NonFiniteDrawsError,
 )
-from posterase.files import written_whole
+from posterase.files import read_tree, write_netcdf, written_whole
 from posterase.keys import as_key
 from posterase.parameters import check_known, parameter_names
 
-SAMPLE_DIMS = ("chain", "draw")
 LOG_WEIGHT = "log_weight"
 """The variable of `sample_stats` that holds the log-weights in a labelled tree or file."""
 
@@ -84,6 +83,8 @@ class Draws(eqx.Module):
     params: PyTree
     log_weights: Float[Array, "chain draw"] | None
     labels: Labels = eqx.field(static=True)
+    container: Container | None = eqx.field(static=True)
+    """Where a bridge made the draws: what they came in, and go out in again."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Draws(eqx.Module):
         *,
         dims: Mapping[str, Sequence[str]] | None = None,
         coords: Mapping[str, Any] | xr.Dataset | Labels | None = None,
+        container: Container | None = None,
     ):
         names = parameter_names(params)
         if len(set(names)) < len(names):
@@ -107,6 +109,7 @@ class Draws(eqx.Module):
         else:
             known = coords.coords if isinstance(coords, Labels) else coords
             self.labels = _labels(shapes, dims or {}, {} if known is None else known)
+        self.container = container
 
     # --- what is there
 
@@ -157,14 +160,25 @@ class Draws(eqx.Module):
 
     def replace(self, params: PyTree, log_weights: ArrayLike | None = None) -> Draws:
         """Other values under the same names and labels."""
-        return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels)
+        return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels, container=self.container)
+
+    def without(self, ids: Int[np.ndarray, " removed"], kept: Any) -> Draws:
+        """The same values; with nothing of the removed rows left in their labels and their container.
+
+        `kept` is the model without these rows. Draws that came in no container have no rows to leave out.
+        """
+        if self.container is None:
+            return self
+        container = self.container.without(ids, kept)
+        coords = container.relabelled(self.labels.coords)
+        return Draws(self.params, self.log_weights, dims=self.labels.dims, coords=coords, container=container)
 
     def thin(self, step: int) -> Draws:
         """Every `step`-th draw of each chain."""
         whole_number("step", step, 1, self.n_draws)
         params, log_weights = jax.tree.map(lambda leaf: leaf[:, ::step], (self.params, self.log_weights))
         coords = self.labels.coords.isel(draw=slice(None, None, step))
-        return Draws(params, log_weights, dims=self.labels.dims, coords=coords)
+        return Draws(params, log_weights, dims=self.labels.dims, coords=coords, container=self.container)
 
     def resample(self, key: Key[Array, ""] | int) -> Draws:
         """As many draws of equal weight, by systematic resampling over all chains together.
@@ -187,19 +201,25 @@ class Draws(eqx.Module):
     # --- labelled trees and files
 
     def to_arviz(self) -> xr.DataTree:
-        """A DataTree by ArviZ's schema: `posterior`, and `sample_stats` with the log-weights where there are any."""
+        """A DataTree by ArviZ's schema: `posterior`, and `sample_stats` with the log-weights where there are any.
+
+        Draws that a bridge made come with the other groups of their container, cut to the rows that are left.
+        """
         slashed = [name for name in self.names if "/" in name]
         if slashed:
             raise DrawsShapeError(f"{slashed[0]!r} has a slash, which ArviZ keeps for groups.", "rename the parameter.")
         attrs = {"creation_library": "posterase", "sample_dims": list(SAMPLE_DIMS)}
         values = zip(self.names, jax.tree.leaves(self.params), strict=True)
         variables = {name: ((*SAMPLE_DIMS, *self.labels.dims[name]), np.asarray(leaf)) for name, leaf in values}
-        groups = {"posterior": xr.Dataset(variables, coords=self.labels.coords.coords, attrs=attrs)}
+        posterior = xr.Dataset(variables, coords=self.labels.coords.coords, attrs=attrs)
+        stats = None
         if self.log_weights is not None:
-            stats = {LOG_WEIGHT: (SAMPLE_DIMS, np.asarray(self.log_weights))}
+            weights = {LOG_WEIGHT: (SAMPLE_DIMS, np.asarray(self.log_weights))}
             coords = {dim: self.labels.coords.coords[dim] for dim in SAMPLE_DIMS}
-            groups["sample_stats"] = xr.Dataset(stats, coords=coords, attrs=attrs)
-        return xr.DataTree.from_dict(groups)
+            stats = xr.Dataset(weights, coords=coords, attrs=attrs)
+        if self.container is not None:
+            return self.container.fill(self.params, posterior, stats)
+        return xr.DataTree.from_dict({"posterior": posterior, **({} if stats is None else {"sample_stats": stats})})
 
     @classmethod
     def from_arviz(cls, tree: Any, var_names: Sequence[str] | None = None, like: PyTree | None = None) -> Draws:
@@ -210,7 +230,7 @@ class Draws(eqx.Module):
         `var_names` picks the parameters: leave out what the model computes from them. Log-weights are read from
         `sample_stats`, where `to_arviz` puts them. Other groups are not taken along: they saw the removed rows.
         """
-        posterior = tree if isinstance(tree, xr.Dataset) else _group(tree, "posterior")
+        posterior = tree if isinstance(tree, xr.Dataset) else groups_of(tree).get("posterior")
         if posterior is None:
             raise DrawsShapeError(
                 f"the {type(tree).__name__} has no posterior group.", "pass the object that holds the posterior draws."
@@ -226,7 +246,7 @@ class Draws(eqx.Module):
                     "draws need a chain and a draw dimension (unstack a 'sample' dimension first).",
                 )
         posterior = posterior[names].transpose(*SAMPLE_DIMS, ...)
-        stats = None if isinstance(tree, xr.Dataset) else _group(tree, "sample_stats")
+        stats = None if isinstance(tree, xr.Dataset) else groups_of(tree).get("sample_stats")
         weights = None if stats is None or LOG_WEIGHT not in stats else stats[LOG_WEIGHT].transpose(*SAMPLE_DIMS)
         params: PyTree = {name: posterior[name].values for name in names}
         if like is not None:
@@ -244,21 +264,13 @@ class Draws(eqx.Module):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write netCDF. The file appears whole or not at all."""
         with written_whole(path) as beside:
-            self.to_arviz().to_netcdf(beside, engine="h5netcdf")
+            write_netcdf(self.to_arviz(), beside)
         return Path(path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], like: PyTree | None = None) -> Draws:
         """Read what `save` wrote, or any netCDF file by ArviZ's schema; `like` as for `from_arviz`."""
-        if not Path(path).is_file():
-            raise InputFileError(f"there is no file {os.fspath(path)!r}.", "check the path.")
-        try:
-            tree = xr.load_datatree(path, engine="h5netcdf")
-        except (OSError, ValueError) as error:
-            raise InputFileError(
-                f"{os.fspath(path)!r} cannot be read as netCDF 4: {error}", "write it with draws.save(path)."
-            ) from error
-        return cls.from_arviz(tree, like=like)
+        return cls.from_arviz(read_tree(path).load(), like=like)
 
 
 def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> Int[Array, " size"]:
@@ -361,9 +373,11 @@ def _labels(
     return Labels(named, labelled)
 
 
-def _group(tree: Any, name: str) -> xr.Dataset | None:
-    """A group of a DataTree, or of ArviZ's older InferenceData."""
+def groups_of(tree: Any) -> dict[str, xr.Dataset]:
+    """The groups of a DataTree, or of ArviZ's older InferenceData."""
     if isinstance(tree, xr.DataTree):
-        return tree[name].to_dataset() if name in tree.children else None
-    group = getattr(tree, name, None)
-    return group if isinstance(group, xr.Dataset) else None
+        return {name: child.to_dataset() for name, child in tree.children.items()}
+    listed = getattr(tree, "groups", None)
+    names = listed() if callable(listed) else ("posterior", "sample_stats")
+    found = {str(name).strip("/"): getattr(tree, str(name).strip("/"), None) for name in names}
+    return {name: group for name, group in found.items() if isinstance(group, xr.Dataset)}

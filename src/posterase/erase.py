@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -30,7 +30,13 @@ from posterase.erasers.refit import Refit
 from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport, TransportDiagnostics
-from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError, RefusedError
+from posterase.errors import (
+    CoupledRowsError,
+    DrawsShapeError,
+    InvalidOptionError,
+    NonFiniteResultError,
+    RefusedError,
+)
 from posterase.keys import as_key
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.curvature import check_informed, flat_tails
@@ -38,7 +44,9 @@ from posterase.numerics.densities import unconstrained
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, parameter_ess
 from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain, rounded
 from posterase.progress import shown
+from posterase.rows import lagged, table_of
 from posterase.sampling.mixing import different_modes, split_rhat
+from posterase.stored import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.version import __version__
 
 if TYPE_CHECKING:
@@ -51,6 +59,9 @@ FEWEST_DRAWS = 20
 
 ALLOW = "Or allow a refit: policy=pe.Policy(refit=True)."
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
+
+Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
+"""Rows as people name them: `erase` says how."""
 
 RUNGS: tuple[Eraser, ...] = (Reweight(), Transport(), Rejuvenate())
 """The ladder, but for the refit."""
@@ -123,7 +134,7 @@ class Erasure:
         assert erased is not None
         return erased.draws
 
-    def erase(self, rows: ArrayLike | Sequence[int], **options: Any) -> Erasure:
+    def erase(self, rows: Selection, **options: Any) -> Erasure:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
         return erase(self.model, self.draws, rows, **{"policy": self.policy, "spent": self.spent, **options})
 
@@ -168,7 +179,7 @@ class Erasure:
 def erase(
     model: AbstractModel,
     draws: Draws,
-    rows: ArrayLike | Sequence[int] | Removal,
+    rows: Selection,
     *,
     key: Key[Array, ""] | int = 0,
     policy: Policy | None = None,
@@ -186,7 +197,8 @@ def erase(
     draws
         Draws of its posterior.
     rows
-        Row ids, or a mask over all rows.
+        Row ids; a mask (numpy, pandas or xarray); labels; a group, `{"county": "ANOKA"}`; or a condition as text,
+        `'county == "ANOKA" and floor > 0'`. Names are those of the data's one-dimensional arrays and coordinates.
     key
         A seed or a jax key: the same key gives the same draws.
     policy
@@ -218,7 +230,7 @@ def erase(
     policy = Policy() if policy is None else policy
     is_a(policy, Policy, "policy", "use pe.Policy(…).")
     typed = as_key(key)
-    removal = model.removal(rows.row_ids if isinstance(rows, Removal) else rows)
+    removal = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
         is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
@@ -229,11 +241,14 @@ def erase(
         )
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
-    climbed = _ladder(rungs, policy)
-    _check_additivity(model, draws, removal)
+    climbed = _ladder(rungs, policy, model)
     kept = model.without(removal)
-    thetas, like = unconstrained(model, draws)
-    check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+    if not isinstance(model, StoredLikelihoods):
+        _check_additivity(model, draws, removal)
+        thetas, like = unconstrained(model, draws)
+        check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+    came = draws.container
+    draws = draws.without(removal.row_ids, kept)
     doubts = _doubts(draws, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
@@ -246,7 +261,12 @@ def erase(
             if not tried[-1].objections:
                 break
     tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
-    verdict = _verdict(tried, draws, policy, doubts)
+    way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
+    verdict = _verdict(tried, draws, policy, doubts, way_out)
+    if verdict.accepted and came is not None and tried[-1].erased is not None:
+        erased = tried[-1].erased.draws
+        assert erased.container is not None
+        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *erased.container.told(came, erased.params)))
     last = tried[-1].evidence if tried else None
     if not verdict.accepted or last is None:
         after = spent
@@ -255,6 +275,20 @@ def erase(
     else:
         after = spent + policy.spent(last)
     return Erasure(verdict, tried, kept, draws, compared, removal.n_rows, policy, after)
+
+
+def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
+    """The rows that were meant; refused where kept rows would go on holding their values."""
+    table = table_of(model.data, len(model.present)) if draws.container is None else draws.container.table
+    removal = model.removal(rows.row_ids if isinstance(rows, Removal) else table.select(rows))
+    held = lagged(table, removal.row_ids)
+    if held:
+        raise CoupledRowsError(
+            f"{held}.",
+            "remove the rows that hold them as well; or model the series with a mask over missing values "
+            "(pe.MaskedModel).",
+        )
+    return removal
 
 
 def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:
@@ -279,9 +313,11 @@ def _doubts(draws: Draws, policy: Policy, spent: float) -> list[Objection]:
     return found
 
 
-def _ladder(rungs: Sequence[Eraser] | None, policy: Policy) -> list[Eraser]:
+def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel) -> list[Eraser]:
     if rungs is None:
         chosen: list[Eraser] = [*RUNGS, *([Refit()] if policy.refit else [])]
+        if isinstance(model, StoredLikelihoods):
+            chosen = [eraser for eraser in chosen if not eraser.needs_density]
     else:
         chosen = list(rungs)
         for eraser in chosen:
@@ -326,6 +362,8 @@ class _Climb(NamedTuple):
         return Rung(name, erased, objections, seconds, _jeffreys(erased, self.refits))
 
     def _improper(self, erased: Draws) -> list[Objection]:
+        if isinstance(self.kept, StoredLikelihoods):
+            return []
         thetas, like = unconstrained(self.kept, erased)
         flat = flat_tails(LogDensity(self.kept), thetas, base_weights(erased).ravel(), like)
         if not flat:
@@ -353,10 +391,11 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     return Estimate(float(np.mean([part.value for part in parts])), error)
 
 
-def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection]) -> Verdict:
+def _verdict(
+    tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str
+) -> Verdict:
     if not tried:
-        allow = "Add pe.Refit() to rungs." if policy.refit else ALLOW
-        advice = " ".join(filter(None, [*(doubt.advice for doubt in doubts), allow]))
+        advice = " ".join(filter(None, [*(doubt.advice for doubt in doubts), way_out or "Add pe.Refit() to rungs."]))
         return Verdict(False, "refused", "", "; ".join(doubt.reason for doubt in doubts), advice)
     notes = tuple(doubt.reason for doubt in doubts)
     modes = different_modes(draws)
@@ -364,7 +403,7 @@ def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objec
     last = tried[-1]
     shown = last.evidence
     if last.objections or shown is None:
-        return _refusal(tried, draws, policy, modes)
+        return _refusal(tried, draws, policy, modes, way_out)
     if shown.rhat is not None:
         kind = "refitted"
         figures = [f"R̂ {shown.rhat:.3f}"]
@@ -387,7 +426,7 @@ def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objec
     )
 
 
-def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str) -> Verdict:
+def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str, way_out: str) -> Verdict:
     """Why nothing passed, and what to do about it."""
     last = tried[-1]
     reason = f"{last.name}: {last.objections[0].reason}"
@@ -404,8 +443,8 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str) -> Ver
         advice.append("Draw more.")
     else:
         advice.append(last.objections[0].advice.capitalize())
-    if not policy.refit:
-        advice.append(ALLOW)
+    if way_out:
+        advice.append(way_out)
     return Verdict(False, "refused", "", reason, " ".join(advice), notes=())
 
 

@@ -100,6 +100,45 @@ class OutsideSupportError(PosteraseError, ValueError):
     """Draws outside the support of a parameter's transform."""
 
 
+class DifferentModelError(PosteraseError, ValueError):
+    """Draws whose names or shapes are not those of the model's parameters."""
+
+
+class WarmupDrawsError(PosteraseError, ValueError):
+    """Draws from a sampler's warm-up, which are not draws of the posterior."""
+
+
+class DifferentDrawsError(PosteraseError, ValueError):
+    """Other draws than those that stored log-likelihoods belong to."""
+
+
+# --- bridges
+
+
+class UnsupportedModelError(PosteraseError, ValueError):
+    """A model of another library that rows cannot be taken out of as it is: the site is named."""
+
+
+class AmbiguousRowsError(PosteraseError, ValueError):
+    """Which axis of the observed data is the rows cannot be told."""
+
+
+class CoupledRowsError(PosteraseError, ValueError):
+    """A removed row's values are still used by rows that are kept."""
+
+
+class DataChangedError(PosteraseError, ValueError):
+    """Data that are not those of the fit."""
+
+
+class MissingGroupError(PosteraseError, ValueError):
+    """A file without a group that is needed."""
+
+
+class NeedsDensityError(PosteraseError, TypeError):
+    """A method that needs the model's density where only log-likelihoods are stored."""
+
+
 # --- running
 
 

@@ -105,6 +105,10 @@ class AbstractModel(eqx.Module):
         """How many numbers of `rows` rows are in memory at once when they are evaluated."""
 
     @abc.abstractmethod
+    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
+        """The data with every row that is not left overwritten by a copy of one that is."""
+
+    @abc.abstractmethod
     def _check_functions(self, params: PyTree) -> None:
         """Check shapes of what the model's functions return at such parameters, without computing anything."""
 
@@ -135,8 +139,8 @@ class AbstractModel(eqx.Module):
     def without(self: M, removal: Removal) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it."""
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        data, present = _overwrite(self.data, self.present, removal)
-        return eqx.tree_at(lambda model: (model.data, model.present), self, (data, present))
+        left = self.present.at[removal.rows].set(False)
+        return eqx.tree_at(lambda model: (model.data, model.present), self, (self._overwritten(left), left))
 
     # --- parameters
 
@@ -264,6 +268,9 @@ class Model(AbstractModel):
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements
 
+    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
+        return overwrite(self.data, left)
+
     def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_prior", self.log_prior, params)
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
@@ -373,6 +380,9 @@ class MaskedModel(AbstractModel):
         # What couples rows mostly makes a matrix of them (a Gaussian process, say).
         return max(self.present.shape[0] ** 2, sum(leaf.size for leaf in jax.tree.leaves(self.data)))
 
+    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
+        return overwrite(self.data, left)
+
     def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_density", self.masked_log_density, params, self.data, self.present)
 
@@ -448,12 +458,13 @@ def split(model: AbstractModel, removal: Removal) -> Split:
 
 
 @eqx.filter_jit
-def _overwrite(data: PyTree, present: Bool[Array, " rows"], removal: Removal) -> tuple[PyTree, Bool[Array, " rows"]]:
-    left = present.at[removal.rows].set(False)
+def overwrite(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
+    """Arrays of rows with a copy of the first row that is left in the place of every row that is not.
+
+    Every such row, not only those removed now: an earlier filler may be among the rows that go.
+    """
     kept = jnp.argmax(left)
-    # Every absent row, not only those removed now: an earlier filler may be among the rows that go.
-    absent = ~left
-    return jax.tree.map(lambda leaf: jnp.where(_like(absent, leaf), leaf[kept], leaf), data), left
+    return jax.tree.map(lambda leaf: jnp.where(_like(left, leaf), leaf, leaf[kept]), data)
 
 
 def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:

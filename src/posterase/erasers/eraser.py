@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -26,6 +26,7 @@ from posterase.errors import InsideJitError, NonFiniteResultError, OutsideSuppor
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
 from posterase.precision import is_known
+from posterase.stored import StoredLikelihoods, needs_density
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +75,9 @@ class Erased:
 class Eraser(eqx.Module):
     """An algorithm that turns draws of p(θ | S) into draws of p(θ | S − S′)."""
 
+    needs_density: ClassVar[bool] = True
+    """Whether it evaluates the model at other draws than those it is given."""
+
     def __call__(self, key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """Erase the removal's rows from the draws."""
         typed = as_key(key)
@@ -85,9 +89,11 @@ class Eraser(eqx.Module):
                 f"{type(self).__name__} was called inside jax.jit, jax.vmap or jax.grad.",
                 "call it outside: an eraser compiles its own hot loops, and reads its diagnostics in between.",
             )
+        if self.needs_density and isinstance(model, StoredLikelihoods):
+            raise needs_density(f"the density, which {type(self).__name__} needs,")
         model.removal(removal.row_ids)  # made for this model, and not carried out before
         model.check(draws)
-        return self._erase(typed, model, draws, removal)
+        return self._erase(typed, model, draws.without(removal.row_ids, model.without(removal)), removal)
 
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:

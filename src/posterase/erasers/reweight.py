@@ -14,9 +14,11 @@ Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import equinox as eqx
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
@@ -26,6 +28,7 @@ from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import base_weights, parameter_ess, smooth
+from posterase.stored import StoredLikelihoods
 
 
 class Reweight(Eraser):
@@ -37,10 +40,16 @@ class Reweight(Eraser):
         Whether to resample the draws to equal weights. By default they stay as they are and carry the weights.
     """
 
+    needs_density: ClassVar[bool] = False
     resample: bool = eqx.field(default=False, static=True)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        log_weights = -evaluate(RemovedLogLikelihood(model, removal), draws)
+        def removed_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
+            if isinstance(model, StoredLikelihoods):
+                return model.removed_at(given, removal)
+            return evaluate(RemovedLogLikelihood(model, removal), given)
+
+        log_weights = -removed_at(draws)
         raw = log_weights
         if draws.log_weights is not None:
             raw = raw + np.asarray(draws.log_weights, np.float64)
@@ -59,7 +68,7 @@ class Reweight(Eraser):
             weighed,
             parameter_ess(weighted),
             Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
-            resembles=lambda other: -evaluate(RemovedLogLikelihood(model, removal), other),
+            resembles=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
             moved=draws,
         )
         returned = weighted if ancestors is None else weighted.take(ancestors)

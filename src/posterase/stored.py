@@ -1,0 +1,105 @@
+"""Log-likelihoods that somebody has stored: one value a row and draw, and no function to compute another.
+
+It is what a file of any program's fit may hold, and it is enough for weights: log w(θ) = −Σ log p(z | θ) over the
+removed rows, at the draws that are there. Nothing can be moved with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from posterase.draws import Draws
+from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
+from posterase.files import pieces
+from posterase.model import AbstractModel, Removal, overwrite
+from posterase.transforms import Transform
+
+GIVE_THE_MODEL = "Give the model as well, through its bridge: pe.from_numpyro(model, *data, draws=file)."
+
+
+class LikelihoodBlock:
+    """Stored log-likelihoods of the rows of one axis: variables `(chain, draw, …)` with the axis among theirs."""
+
+    def __init__(self, dim: str, size: int, variables: Sequence[xr.Variable]):
+        self.dim, self.size, self.variables = dim, size, tuple(variables)
+
+    def total(self, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "chain draw"]:
+        """Σ over these rows, in float64. Variables are read a piece at a time: they may be larger than memory."""
+        total = np.zeros(self.variables[0].shape[:2])
+        for variable in self.variables:
+            axis = variable.dims.index(self.dim)
+            for (chain, draw, *_), values in pieces(variable):
+                picked = np.take(values, rows, axis=axis).astype(np.float64)
+                total[chain, draw] += picked.sum(axis=tuple(range(2, picked.ndim)))
+        return total
+
+
+class StoredLikelihoods(AbstractModel):
+    """A model of which nothing is known but its rows' log-likelihoods at some draws."""
+
+    data: PyTree
+    present: Bool[Array, " rows"]
+    transforms: dict[str, Transform]
+    blocks: tuple[LikelihoodBlock, ...] = eqx.field(static=True)
+    fitted: PyTree
+    """The draws that they were computed at."""
+
+    def __init__(self, blocks: Sequence[LikelihoodBlock], fitted: PyTree):
+        self.blocks = tuple(blocks)
+        self.data = jnp.arange(sum(block.size for block in self.blocks))
+        self.present = jnp.ones(len(self.data), bool)
+        self.transforms = {}
+        self.fitted = fitted
+
+    def removed_at(self, draws: Draws, removal: Removal) -> Float[np.ndarray, "chain draw"]:
+        """Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""
+        for name, ours, theirs in zip(draws.names, *map(jax.tree.leaves, (draws.params, self.fitted)), strict=True):
+            if ours is not theirs and not np.array_equal(ours, theirs):
+                raise DifferentDrawsError(
+                    f"{name} is not as it was in the file that the log-likelihoods are from.",
+                    "use the draws that pe.from_arviz gave; draws that moved, or were resampled, have other "
+                    "likelihoods.",
+                )
+        total = np.zeros((draws.n_chains, draws.n_draws))
+        ids, start = removal.row_ids, 0
+        for block in self.blocks:
+            inside = ids[(ids >= start) & (ids < start + block.size)] - start
+            total += block.total(inside) if inside.size else 0.0
+            start += block.size
+        if not np.isfinite(total).all():
+            raise NonFiniteResultError(
+                "the stored log-likelihood of the removed rows is NaN or infinite at some draws.",
+                "check the log_likelihood group: draws of a posterior cannot contradict its rows.",
+            )
+        return total
+
+    def log_joint(self, params: PyTree) -> Float[Array, ""]:
+        raise needs_density("the model's density")
+
+    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+        raise needs_density("the model's likelihood at other draws")
+
+    def elements(self, rows: int) -> int:
+        return rows
+
+    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
+        return overwrite(self.data, left)
+
+    def _check_functions(self, params: PyTree) -> None:
+        pass
+
+    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+        pass
+
+
+def needs_density(what: str) -> NeedsDensityError:
+    """The error of whatever needs more than stored log-likelihoods."""
+    return NeedsDensityError(f"{what} is not known: there are only stored log-likelihoods.", GIVE_THE_MODEL)
+
