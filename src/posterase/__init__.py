@@ -4,6 +4,8 @@ Somebody asks for their rows to be deleted; the model was fitted by MCMC; poster
 of p(θ | S − S′), and says how far to trust them.
 """
 
+from posterase.bridges.arviz import from_arviz as from_arviz
+from posterase.bridges.numpyro import from_numpyro as from_numpyro
 from posterase.draws import Draws as Draws
 from posterase.erase import Erasure as Erasure
 from posterase.erase import erase as erase

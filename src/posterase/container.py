@@ -113,10 +113,11 @@ class Container:
 
     def fill(self, params: PyTree, posterior: xr.Dataset, stats: xr.Dataset | None) -> xr.DataTree:
         """A tree of these draws and of what else may come out with them."""
-        moved, whole = self.moved(params), self.present.all()
+        moved, whole = self.moved(params), bool(self.present.all())
         filled = _only(posterior, self._masks(self.present))
         companions = self._companions(params, moved)
         filled = filled.assign({name: values.variable for name, values in companions.data_vars.items()})
+        filled = filled.assign_coords({n: c.variable for n, c in companions.coords.items() if n not in filled.coords})
         filled = filled.assign_attrs(self.attrs | posterior.attrs)
         if self.fingerprint:
             filled.attrs[FINGERPRINT] = self.fingerprint
@@ -197,7 +198,7 @@ class Container:
             return xr.Dataset() if moved else self.companions
         values = self.computed(self.model, params)
         made = {name: (self.companions[name].dims, np.asarray(values[str(name)])) for name in self.companions.data_vars}
-        return _only(xr.Dataset(made), self._masks(self.present))
+        return _only(xr.Dataset(made), self._masks(self.present)).assign_coords(self.companions.coords)
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:

@@ -162,6 +162,11 @@ class Draws(eqx.Module):
         """Other values under the same names and labels."""
         return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels, container=self.container)
 
+    def inside(self, container: Container) -> Draws:
+        """The same draws, in a container whose groups belong to them."""
+        own = dataclasses.replace(container, fitted=self.params)
+        return Draws(self.params, self.log_weights, dims=self.labels.dims, coords=self.labels, container=own)
+
     def without(self, ids: Int[np.ndarray, " removed"], kept: Any) -> Draws:
         """The same values; with nothing of the removed rows left in their labels and their container.
 

@@ -391,9 +391,7 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     return Estimate(float(np.mean([part.value for part in parts])), error)
 
 
-def _verdict(
-    tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str
-) -> Verdict:
+def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str) -> Verdict:
     if not tried:
         advice = " ".join(filter(None, [*(doubt.advice for doubt in doubts), way_out or "Add pe.Refit() to rungs."]))
         return Verdict(False, "refused", "", "; ".join(doubt.reason for doubt in doubts), advice)

@@ -102,7 +102,11 @@ class RowTable:
             raise EmptyRemovalError("rows is an empty dict.", "name a column: rows={'county': 'ANOKA'}.")
         if all(key in self.names for key in rows):
             shown = " and ".join(f"{key} == {value!r}" for key, value in rows.items())
-            return self._where(lambda column: _all([_matches(column(key), value) for key, value in rows.items()]), shown)
+
+            def holds(column: Callable[[str], Column]) -> Any:
+                return np.logical_and.reduce([_matches(column(key), value) for key, value in rows.items()])
+
+            return self._where(holds, shown)
         found = []
         for key, part in rows.items():
             placed = [(block, at) for block, at in self.placed() if key == block.dim or key in block.variables]
@@ -306,10 +310,6 @@ def _compared(compare: Callable[[Any, Any], Any], values: Any, other: Any) -> An
     if np.shape(found) != np.shape(values):
         found = np.full(np.shape(values), compare is operator.ne)
     return np.asarray(found, bool)
-
-
-def _all(masks: list[Any]) -> Any:
-    return np.logical_and.reduce(masks)
 
 
 COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {

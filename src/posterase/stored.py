@@ -25,18 +25,17 @@ GIVE_THE_MODEL = "Give the model as well, through its bridge: pe.from_numpyro(mo
 
 
 class LikelihoodBlock:
-    """Stored log-likelihoods of the rows of one axis: variables `(chain, draw, …)` with the axis among theirs."""
+    """Stored log-likelihoods of the rows of one axis: variables `(chain, draw, row, …)`."""
 
-    def __init__(self, dim: str, size: int, variables: Sequence[xr.Variable]):
-        self.dim, self.size, self.variables = dim, size, tuple(variables)
+    def __init__(self, size: int, variables: Sequence[xr.Variable]):
+        self.size, self.variables = size, tuple(variables)
 
     def total(self, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "chain draw"]:
         """Σ over these rows, in float64. Variables are read a piece at a time: they may be larger than memory."""
         total = np.zeros(self.variables[0].shape[:2])
         for variable in self.variables:
-            axis = variable.dims.index(self.dim)
             for (chain, draw, *_), values in pieces(variable):
-                picked = np.take(values, rows, axis=axis).astype(np.float64)
+                picked = np.take(values, rows, axis=2).astype(np.float64)
                 total[chain, draw] += picked.sum(axis=tuple(range(2, picked.ndim)))
         return total
 
@@ -102,4 +101,3 @@ class StoredLikelihoods(AbstractModel):
 def needs_density(what: str) -> NeedsDensityError:
     """The error of whatever needs more than stored log-likelihoods."""
     return NeedsDensityError(f"{what} is not known: there are only stored log-likelihoods.", GIVE_THE_MODEL)
-

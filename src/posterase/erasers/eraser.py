@@ -17,12 +17,12 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from posterase.checks import is_a
 from posterase.draws import Draws
 from posterase.erasers.evidence import Evidence
-from posterase.errors import InsideJitError, NonFiniteResultError, OutsideSupportError
+from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
 from posterase.precision import is_known
@@ -98,6 +98,16 @@ class Eraser(eqx.Module):
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """The algorithm, on checked input."""
+
+
+def replaced(draws: Draws, params: PyTree, log_weights: Any, what: str) -> Draws:
+    """Moved draws; refused where some are no numbers any more."""
+    try:
+        return draws.replace(params, log_weights)
+    except NonFiniteDrawsError as error:
+        raise NonFiniteResultError(
+            f"after {what} {error.problem}", "it leads too far: remove fewer rows at a time, or refit."
+        ) from error
 
 
 def check_in_support(model: AbstractModel, moved: Draws, what: str) -> None:

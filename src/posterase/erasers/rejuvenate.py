@@ -139,8 +139,8 @@ class Rejuvenate(Eraser):
         The share of the effective draws that a stage keeps.
     correlation
         Moves at the end of the path stop where no parameter remembers more than this of where it was.
-    most_moves, most_stages
-        When to give up.
+    most_moves, most_stages, most_gradients
+        When to give up: moves a stage, stages, gradients a draw (a refit by NUTS takes some ten to fifty).
     """
 
     start: Transport | None = Transport(split=False)
@@ -149,6 +149,7 @@ class Rejuvenate(Eraser):
     correlation: float = eqx.field(default=0.2, static=True)
     most_moves: int = eqx.field(default=32, static=True)
     most_stages: int = eqx.field(default=40, static=True)
+    most_gradients: int = eqx.field(default=400, static=True)
 
     def __check_init__(self) -> None:
         if self.start is not None:
@@ -159,6 +160,7 @@ class Rejuvenate(Eraser):
                 raise InvalidOptionError(f"{name} is {value!r}.", "use a number between 0 and 1.")
         whole_number("most_moves", self.most_moves, 1)
         whole_number("most_stages", self.most_stages, 1)
+        whole_number("most_gradients", self.most_gradients, 1)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         first, walk = jax.random.split(key)
@@ -175,7 +177,8 @@ class Rejuvenate(Eraser):
     ) -> Erased:
         """The path, from draws that have been transported, or not."""
         walk = _Walk(self, key, model, draws, removal, moved)
-        while walk.at < 1 and len(walk.stages) < self.most_stages and not walk.stuck:
+        most = self.most_gradients * walk.n
+        while walk.at < 1 and len(walk.stages) < self.most_stages and walk.cost.gradients < most and not walk.stuck:
             walk.stage()
         return walk.finish()
 

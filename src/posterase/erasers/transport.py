@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support
+from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support, replaced
 from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import InvalidOptionError
 from posterase.model import AbstractModel, LogDensity, Removal
@@ -102,7 +102,7 @@ class Transport(Eraser):
         pick, deal = jax.random.split(key)
         transported = self.transport(pick, model, draws, removal)
         params = constrained(model, transported.fitted.moved, transported.like, draws)
-        moved = draws.replace(params, transported.weighed.smoothed.log_weights)
+        moved = replaced(draws, params, transported.weighed.smoothed.log_weights, "the map")
         check_in_support(model, moved, "the map")
         diagnostics = transported.diagnose()
         ess = parameter_ess(moved)

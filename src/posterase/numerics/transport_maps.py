@@ -99,10 +99,13 @@ class LowRankMap(AffineMap):
 
 
 def moments(rows: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]) -> tuple[Vector, Matrix]:
-    """Weighted mean and covariance."""
+    """Weighted mean and covariance; raises `LinAlgError` where all weight is on one row."""
     mean = weights @ rows
     centred = rows - mean
-    return mean, (centred * weights[:, None]).T @ centred / (1 - (weights**2).sum())
+    left = 1 - (weights**2).sum()
+    if not left > np.finfo(float).eps:
+        raise np.linalg.LinAlgError("one row has all the weight")
+    return mean, (centred * weights[:, None]).T @ centred / left
 
 
 def curvature_map(centre: Vector, target: Vector, full: Matrix, kept: Matrix) -> DenseMap:
