@@ -5,13 +5,13 @@ from __future__ import annotations
 import importlib
 import sys
 
-from benchmarks.harness import header
+from posterase.experiments.machine import machine
 
 ALL = ["reweight", "influence_shift", "gmm", "memory", "ladder"]
 
 
 def main(names: list[str]) -> None:
-    print(header())
+    print(machine())
     for name in names:
         for ratio in importlib.import_module(f"benchmarks.{name}").run():
             print(ratio, flush=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -35,12 +33,3 @@ def compare(what: str, first: Callable[[], Any], second: Callable[[], Any], repe
     once(first), once(second)
     times = np.array([(once(first), once(second)) for _ in range(repeats)])
     return Ratio(what, *map(float, np.median(times, axis=0)))
-
-
-def header() -> str:
-    """Machine and date, for the record."""
-    device = jax.devices()[0]
-    return (
-        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d} · {platform.machine()}, {device.platform} "
-        f"({device.device_kind}) · Python {platform.python_version()} · jax {jax.__version__}"
-    )

@@ -20,10 +20,10 @@ import jax
 import numpy as np
 
 import posterase as pe
-from benchmarks.harness import header
 from benchmarks.problems import PROBLEMS, Problem
 from posterase.assess import two_sample
-from posterase.numerics.weights import parameter_ess
+from posterase.assess.moments import moment_errors
+from posterase.experiments.machine import machine
 
 WARMUP, DRAWS = 1000, 1000
 ERASERS: dict[str, pe.Eraser] = {
@@ -54,16 +54,7 @@ class Row(NamedTuple):
 
 def measured(draws: pe.Draws, target: pe.Draws) -> tuple[float, float, float, float]:
     """Error of means, what it is expected to be, error of log standard deviations, two-sample accuracy."""
-    values, weights, wanted = draws.matrix(), np.asarray(draws.weights, float).ravel(), target.matrix()
-    mean = weights @ values
-    sd, exact = np.sqrt(weights @ (values - mean) ** 2), wanted.std(axis=0)
-    own, others = (np.mean([1 / value for value in parameter_ess(each).values()]) for each in (draws, target))
-    return (
-        float(np.sqrt(np.mean(((mean - wanted.mean(axis=0)) / exact) ** 2))),
-        float(np.sqrt(own + others)),
-        float(np.sqrt(np.mean(np.log(sd / exact) ** 2))),
-        two_sample(0, draws, target).accuracy,
-    )
+    return *moment_errors(draws, target), two_sample(0, draws, target).accuracy
 
 
 def timed(run: Callable[[], Any], repeats: int = 3) -> tuple[Any, float]:
@@ -160,6 +151,6 @@ def run() -> Iterator[str]:
             lines.append(line(row, refit))
             yield lines[-1]
     TARGET.parent.mkdir(parents=True, exist_ok=True)
-    intro = f"# The ladder against refits\n\nFrom `python -m benchmarks ladder`: {header()}.\n\n{__doc__}"
+    intro = f"# The ladder against refits\n\nFrom `python -m benchmarks ladder`: {machine()}.\n\n{__doc__}"
     TARGET.write_text("\n".join([intro, summary(rows), "", *lines]) + "\n")
     yield summary(rows)

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from posterase.errors import InputFileError, MissingExtraError, OutputError
+from posterase.errors import InputFileError, OutputError
+from posterase.extras import need
 
 PIECE_ELEMENTS = 2**22
 """About how many numbers of a variable are in memory at once."""
@@ -73,7 +74,7 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
         raise InputFileError(f"there is no file {os.fspath(path)!r}.", "check the path.")
     zarr = source.is_dir() or source.name.endswith(".zarr.zip")
     if zarr:
-        _check_zarr()
+        need("zarr", "reading zarr", "zarr")
     kind = "zarr" if zarr else "netCDF 4"
     try:
         return xr.open_datatree(source, engine="zarr" if zarr else "h5netcdf")
@@ -82,13 +83,6 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
             f"{os.fspath(path)!r} cannot be read as {kind}: {str(error).splitlines()[0]}",
             "write it with ArviZ (idata.to_netcdf(path)) or with draws.save(path).",
         ) from error
-
-
-def _check_zarr() -> None:
-    try:
-        import zarr  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("reading zarr needs zarr.", "pip install 'posterase[zarr]'") from error
 
 
 def write_netcdf(tree: xr.DataTree, path: Path) -> None:

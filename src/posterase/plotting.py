@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from posterase.draws import Draws
-from posterase.errors import MissingExtraError
+from posterase.extras import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,12 +24,9 @@ SHOWN = 6
 
 def new_figure(width: float, height: float) -> Figure:
     """A figure that no window or backend is needed for."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "figures need matplotlib, which is not installed.", "pip install 'posterase[plots]'"
-        ) from error
+    need("matplotlib", "a figure", "plots")
+    from matplotlib.figure import Figure
+
     return Figure(figsize=(width, height), layout="constrained")
 
 

@@ -100,7 +100,8 @@ class RowTable:
     def _of_mapping(self, rows: Mapping[Any, Any]) -> Int[np.ndarray, " removed"]:
         if not rows:
             raise EmptyRemovalError("rows is an empty dict.", "name a column: rows={'county': 'ANOKA'}.")
-        if all(key in self.names for key in rows):
+        variables = [name for block in self.blocks for name in block.variables]
+        if all(key in self.names and key not in variables for key in rows):
             shown = " and ".join(f"{key} == {value!r}" for key, value in rows.items())
 
             def holds(column: Callable[[str], Column]) -> Any:
@@ -111,7 +112,7 @@ class RowTable:
         for key, part in rows.items():
             placed = [(block, at) for block, at in self.placed() if key == block.dim or key in block.variables]
             if not placed:
-                raise _unknown(str(key), [*self.names, *(name for block in self.blocks for name in block.variables)])
+                raise _unknown(str(key), [*self.names, *variables])
             block, at = placed[0]
             ids = np.asarray(part)
             if ids.dtype.kind == "b" and ids.shape != (block.size,):

@@ -4,6 +4,7 @@ from posterase.assess.calibration import Calibration as Calibration
 from posterase.assess.calibration import calibrate as calibrate
 from posterase.assess.divergence import divergence as divergence
 from posterase.assess.membership import attack as attack
+from posterase.assess.moments import moment_errors as moment_errors
 from posterase.assess.predictive import predict as predict
 from posterase.assess.predictive import prediction_difference as prediction_difference
 from posterase.assess.two_sample import TwoSample as TwoSample

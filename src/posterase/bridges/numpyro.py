@@ -25,10 +25,10 @@ from posterase.errors import (
     DrawsShapeError,
     InvalidOptionError,
     InvalidTypeError,
-    MissingExtraError,
     UnsupportedModelError,
     WarmupDrawsError,
 )
+from posterase.extras import need
 from posterase.rows import Block
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def from_numpyro(
     draws
         The draws, in the container that they go out in again.
     """
-    _check_installed()
+    need("numpyro", "from_numpyro", "numpyro")
     from numpyro.infer import MCMC
 
     from posterase.bridges.numpyro_model import discover
@@ -107,7 +107,7 @@ def from_numpyro(
 
     plates, stay = ([each] if isinstance(each, str) else list(each) for each in (rows, shared))
     model = discover(function, args, kwargs, one, plates, stay)
-    remarks = _check_data(model, groups)
+    remarks = _check_data(model.observed(one(model.program.latents)), groups)
     if model.held:
         held = ", ".join(model.held)
         remarks += (f"not erased from the model in memory: {held} of the removed rows, which the rest depends on",)
@@ -157,9 +157,11 @@ def _from_mcmc(
             "write it as a pe.Model, and wrap the draws: pe.Draws(mcmc.get_samples(group_by_chain=True)).",
         )
     if args or kwargs:
-        _check_same((mcmc._args, mcmc._kwargs), (args, kwargs))
-    named = None if dims is None else {name: list(each) for name, each in dims.items()}
-    tree = to_tree(mcmc, dims=named, coords=None if coords is None else dict(coords))
+        _check_same(mcmc.sampler.model, (mcmc._args, mcmc._kwargs), (args, kwargs))
+    named = _plate_dims(mcmc.sampler.model, mcmc._args, mcmc._kwargs) if dims is None else dims
+    tree = to_tree(
+        mcmc, dims={name: list(each) for name, each in named.items()}, coords=None if coords is None else dict(coords)
+    )
     return groups_of(tree), mcmc._args, mcmc._kwargs
 
 
@@ -175,15 +177,25 @@ def _from_draws(
     if draws is None:
         raise InvalidOptionError("there are no draws.", "pass the MCMC object, or draws=… with the model.")
     if isinstance(draws, Mapping) and not isinstance(draws, (xr.DataTree, xr.Dataset)):
-        from arviz_base.io_numpyro import infer_dims
-
-        named: Mapping[str, Sequence[str]] = infer_dims(function, args, kwargs) if dims is None else dims
+        named = _plate_dims(function, args, kwargs) if dims is None else dims
         draws = Draws(dict(draws), dims={n: d for n, d in named.items() if n in draws}, coords=coords)
     if isinstance(draws, Draws):
         draws = draws.to_arviz()
     if isinstance(draws, xr.Dataset):
         draws = xr.DataTree.from_dict({"posterior": draws})
     return opened(draws)
+
+
+def _plate_dims(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Mapping[str, Sequence[str]]:
+    """Axes named after their plates, as ArviZ names them."""
+    from arviz_base.io_numpyro import infer_dims
+
+    try:
+        return infer_dims(function, args, kwargs)
+    except Exception:  # it traces the whole model, which not every model allows; then axes have no names
+        return {}
 
 
 def _check_latents(posterior: xr.Dataset, latents: Mapping[str, tuple[int, ...]]) -> None:
@@ -197,23 +209,23 @@ def _check_latents(posterior: xr.Dataset, latents: Mapping[str, tuple[int, ...]]
 # --- data
 
 
-def _check_same(fitted: tuple[Any, Any], given: tuple[Any, Any]) -> None:
+def _check_same(function: Callable[..., Any], fitted: tuple[Any, Any], given: tuple[Any, Any]) -> None:
     """The arguments given are those of the fit."""
-    (theirs, structure), (ours, other) = (jax.tree_util.tree_flatten_with_path(each) for each in (fitted, given))
+    from posterase.bridges.numpyro_model import argument_names
+
+    (theirs, structure), (ours, other) = (jax.tree.flatten(each) for each in (fitted, given))
     if str(structure) != str(other):
         raise DataChangedError(
             "the model's arguments are not those that it was fitted with: others, or in another order.",
             "leave them out: the MCMC object remembers them.",
         )
-    for (path, before), (_, now) in zip(theirs, ours, strict=True):
+    for name, before, now in zip(argument_names(function, *fitted), theirs, ours, strict=True):
         if before is not now and not np.array_equal(np.asarray(before), np.asarray(now)):
-            name = jax.tree_util.keystr(path[1:], simple=True, separator=".")
             raise _changed(f"argument {name}", np.asarray(before), np.asarray(now))
 
 
-def _check_data(model: NumPyroModel, groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
+def _check_data(observed: Mapping[str, np.ndarray[Any, Any]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
     """The observed values are those that came with the draws; what to say where that cannot be known."""
-    observed = model.observed()
     stored = groups.get("observed_data")
     digest = groups["posterior"].attrs.get(FINGERPRINT)
     if stored is not None:
@@ -274,14 +286,7 @@ def _blocks(model: NumPyroModel) -> list[Block]:
     return [Block(dim, size, variables[i], columns[i]) for i, (dim, size) in enumerate(program.blocks)]
 
 
-# --- the library
-
-
-def _check_installed() -> None:
-    try:
-        import numpyro  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("from_numpyro needs NumPyro.", "pip install 'posterase[numpyro]'") from error
+# --- the model's arguments
 
 
 def _check_no_collision(function: Callable[..., Any]) -> None:

@@ -228,10 +228,10 @@ class NumPyroModel(AbstractModel):
         shared = {self.program.arguments[i].name: leaf for i, leaf in self.constants.items()}
         return {n: leaf for n, leaf in {**shared, **self.program.frozen}.items() if sizes & set(leaf.shape)}
 
-    def observed(self) -> dict[str, np.ndarray[Any, Any]]:
-        """The values of the observed sites."""
-        anywhere = {name: jnp.full(shape, FILLER) for name, shape in self.program.latents.items()}
-        trace = self.program.traced(anywhere, self.leaves(anywhere))
+    def observed(self, one: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+        """The values of the observed sites; `one` are parameters of some draw, which they do not depend on."""
+        params = {name: jnp.asarray(leaf) for name, leaf in one.items()}
+        trace = self.program.traced(params, self.leaves(params))
         return {site.name: np.asarray(trace[site.name]["value"]) for site in self.program.sites}
 
     def computed(self, params: PyTree) -> dict[str, Array]:
@@ -280,6 +280,18 @@ def check_parameters(given: Mapping[str, tuple[int, ...]], wanted: Mapping[str, 
     )
 
 
+class Draw(NamedTuple):
+    """The parameters of one draw."""
+
+    params: Params
+    transforms: dict[str, Transform]
+
+    def supported(self, dtype: Any) -> Params:
+        """In another precision: a simplex in float32 is none in float64, until it has been there and back."""
+        wide = cast_floats(self.params, dtype)
+        return {**wide, **{n: each.forward(each.inverse(wide[n])) for n, each in self.transforms.items()}}
+
+
 # --- finding out about a model
 
 
@@ -299,7 +311,7 @@ def discover(
     leaves, structure = jax.tree.flatten((args, kwargs))
     leaves = [_array(leaf) for leaf in leaves]
     arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
-    names = _argument_names(function, args, kwargs)
+    names = argument_names(function, args, kwargs)
     function = numpy_as_jax(function)
     trace = _trace(function, *jax.tree.unflatten(structure, leaves))
     sampled = _check_sites(trace)
@@ -318,11 +330,12 @@ def discover(
         blocks=blocks,
     )
     program, kept = _frozen(program, one, arrays)
-    program = _with_arguments(program, one, kept, frozenset(shared))
+    draw = Draw(one, _transforms(program, one, kept))
+    program = _with_arguments(program, draw, kept, frozenset(shared))
     _check_observed(program, one, kept)
     _check_factors(program, trace)
-    program = dataclasses.replace(program, by_rows=_by_rows(program, one, kept))
-    return NumPyroModel(program, kept, _transforms(program, one, kept))
+    program = dataclasses.replace(program, by_rows=_by_rows(program, draw, kept))
+    return NumPyroModel(program, kept, draw.transforms)
 
 
 def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -353,7 +366,7 @@ def _check_sites(trace: dict[str, Any]) -> dict[str, Any]:
     for name, site in latent.items():
         if site["type"] == "sample" and site["fn"].support.is_discrete:
             raise UnsupportedModelError(
-                f"site {name!r} is discrete ({type(site['fn']).__name__}) and not observed: it cannot be moved along "
+                f"site {name!r} is discrete ({_named(site['fn'])}) and not observed: it cannot be moved along "
                 "gradients.",
                 "sum it out of the model: enumerate its values, in dist.MixtureSameFamily or with logsumexp, and fit "
                 "that.",
@@ -369,6 +382,12 @@ def _rows_of(trace: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Site, 
     unnamed: dict[int, str] = {}
     found = []
     observed = {n: s for n, s in trace.items() if s["type"] == "sample" and s["is_observed"] and not _is_factor(s)}
+    factors = [name for name, site in trace.items() if site["type"] == "sample" and _is_factor(site)]
+    if not observed and factors:
+        raise UnsupportedModelError(
+            f"the model has no observed site, only factors ({', '.join(factors)}): no row can be told apart in them.",
+            "write the likelihood as observed sites: numpyro.sample(name, distribution, obs=values), in a plate.",
+        )
     if not observed:
         raise UnsupportedModelError(
             "the model has no observed site.",
@@ -388,7 +407,7 @@ def _rows_of(trace: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Site, 
             plates = ", ".join(f"{frame.name!r} ({frame.size})" for frame in frames)
             raise AmbiguousRowsError(
                 f"site {name!r} is in {len(frames)} plates: {plates}.",
-                f"say which of them are the rows to remove: rows={frames[0].name!r}.",
+                f"say which are the rows: {' or '.join(f'rows={frame.name!r}' for frame in frames)}.",
             )
         if frames:
             dim, axis, size = frames[0].name, frames[0].dim, frames[0].size
@@ -414,10 +433,17 @@ def _no_rows(name: str, site: Any, batch: tuple[int, ...], wanted: Sequence[str]
             "put it in a plate: with numpyro.plate('person', n).",
         )
     return UnsupportedModelError(
-        f"site {name!r} ({type(site['fn']).__name__}) has one likelihood for {values or 'one'} values: no row can be "
+        f"site {name!r} ({_named(site['fn'])}) has one likelihood for {values or 'one'} values: no row can be "
         "taken out of it.",
         "write the model with one likelihood a row, or as a pe.MaskedModel, whose density takes a mask of rows.",
     )
+
+
+def _named(distribution: Any) -> str:
+    """What kind of distribution, inside what broadcasts it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__
 
 
 def _is_factor(site: Any) -> bool:
@@ -457,7 +483,7 @@ def _frozen(program: Program, one: Params, arrays: dict[int, Array]) -> tuple[Pr
     ) from error
 
 
-def _with_arguments(program: Program, one: Params, leaves: dict[int, Array], shared: frozenset[str]) -> Program:
+def _with_arguments(program: Program, one: Draw, leaves: dict[int, Array], shared: frozenset[str]) -> Program:
     """Find which arguments hold rows, by overwriting entries and looking whose likelihood changes."""
     unknown = shared - {argument.name for argument in program.arguments.values()}
     if unknown:
@@ -492,7 +518,7 @@ def _with_arguments(program: Program, one: Params, leaves: dict[int, Array], sha
 
 def _holds_rows(
     program: Program,
-    one: Params,
+    one: Draw,
     leaves: dict[int, Array],
     leaf: int,
     block: int,
@@ -549,7 +575,7 @@ def _check_factors(program: Program, trace: dict[str, Any]) -> None:
                 )
 
 
-def _by_rows(program: Program, one: Params, leaves: dict[int, Array]) -> bool:
+def _by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> bool:
     """Whether the model, called on some rows, gives what it gives for them among all rows."""
     _, whole = _evaluated(program, one, leaves)
     rng = np.random.default_rng(0)
@@ -591,12 +617,13 @@ def _support(site: Any) -> Any:
 
 
 def _evaluated(
-    program: Program, one: Params, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
+    program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Densities at one draw, in float64 where the model can."""
 
     def call(wide: bool) -> tuple[Array, list[Array]]:
-        values, data = (one, leaves) if not wide else (cast_floats(one, jnp.float64), cast_floats(leaves, jnp.float64))
+        values = one.supported(jnp.float64 if wide else widest_float())
+        data = cast_floats(leaves, jnp.float64) if wide else leaves
         if places is None:
             return _densities(program, values, data)
         return _densities_at(program, values, data, [jnp.asarray(at) for at in places])
@@ -606,7 +633,7 @@ def _evaluated(
 
 
 def _values(model: NumPyroModel, params: Params) -> tuple[float, Float[np.ndarray, " rows"]]:
-    prior, rows = _evaluated(model.program, params, model.leaves(params))
+    prior, rows = _evaluated(model.program, Draw(params, model.transforms), model.leaves(params))
     return float(prior), np.concatenate(rows)
 
 
@@ -651,7 +678,7 @@ def _array(leaf: Any) -> Any:
     return leaf
 
 
-def _argument_names(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+def argument_names(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
     """Names of all leaves of the arguments, as the model's author named them."""
     inner: Any = function
     while getattr(inner, "fn", None) is not None:  # a model inside handlers

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from posterase.errors import MissingExtraError
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
+from posterase.extras import need
 from posterase.plotting import density
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
@@ -25,15 +25,12 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def pyplot() -> ModuleType:
     """matplotlib.pyplot without a screen."""
-    try:
-        import matplotlib
+    need("matplotlib", "a figure", "plots")
+    import matplotlib
 
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise MissingExtraError(
-            "figures need matplotlib, which is not installed.", "pip install 'posterase[plots]'"
-        ) from error
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
     return plt
 
 

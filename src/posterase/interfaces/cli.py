@@ -1,8 +1,10 @@
-"""The command line: `posterase demo`, `posterase reproduce`."""
+"""The command line: `posterase demo`, `posterase erase`, `posterase reproduce`, `posterase bench`."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 import posterase
-from posterase.errors import InvalidOptionError, MissingExtraError, PosteraseError
-from posterase.files import make_folder, written_whole
+from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError, RowsError
+from posterase.extras import need
+from posterase.files import check_writable, make_folder, written_whole
 
 BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
 
@@ -101,6 +104,108 @@ def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) ->
         "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
     )
     _draw(console, lambda: figures.draw_diabetes(requests, target))
+
+
+bench = typer.Typer(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("posteriors")
+def bench_posteriors(
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with posteriordb's data/ and draws/; without it, posteriordb in $POSTERASE_DATA."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path(
+        "docs/results/posteriors.md"
+    ),
+) -> None:
+    """Rows removed from reference draws of seven real posteriors, against two NUTS refits each.
+
+    Example: `posterase bench posteriors --data posteriordb`
+    """
+    if data is None and "POSTERASE_DATA" not in os.environ:
+        raise InvalidOptionError("there is no folder of posteriordb.", "name it: --data FOLDER, or set POSTERASE_DATA.")
+    folder = Path(os.environ["POSTERASE_DATA"]) / "posteriordb" if data is None else data
+    make_folder(out.parent)
+    need("numpyro", "posterase bench posteriors", "numpyro")
+    from posterase.experiments import posterior_bench
+    from posterase.experiments.machine import machine
+
+    console = Console()
+    with Progress(*BAR, console=console, transient=True) as progress:
+        task = progress.add_task("")
+        cells, fits = posterior_bench.run(
+            folder, lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+        )
+    said = posterior_bench.summary(cells, fits)
+    about = f"From `posterase bench posteriors`: {machine()}."
+    text = ["# Real posteriors, through the NumPyro bridge", "", about, "", posterior_bench.__doc__ or "", said, ""]
+    with written_whole(out) as beside:
+        beside.write_text("\n".join([*text, *posterior_bench.lines(cells)]) + "\n")
+    console.print(said)
+    console.print(f"Table: {out}", soft_wrap=True)
+
+
+REFUSED = 3
+"""The exit status of a refusal; 1 is an error, 2 a command that cannot be read."""
+
+
+@app.command()
+def erase(
+    source: Annotated[Path, typer.Argument(help="netCDF file or zarr folder by ArviZ's schema, with log_likelihood.")],
+    rows: Annotated[str, typer.Option(help='A condition, county == "ANOKA", or row ids: 3,17,40-49.')],
+    out: Annotated[Path, typer.Option(help="The netCDF file to write.")],
+    row_dim: Annotated[
+        list[str] | None,
+        typer.Option(help="Which axis of the log-likelihoods is the rows, where there are several."),
+    ] = None,
+    preprocessing: Annotated[
+        str | None, typer.Option(help="What was computed from all rows before the fit, in words; or none.")
+    ] = None,
+    ess: Annotated[float, typer.Option(min=1, help="The fewest effective draws.")] = 400.0,
+    verdict: Annotated[Path | None, typer.Option(help="A file for verdict and figures, as JSON.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the output where it is there.")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Erase rows from the draws in a file, by their stored log-likelihoods; whatever program made it.
+
+    Nothing is written where the erasure is refused; the exit status is 3 then.
+
+    Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
+    """
+    for target in (out, verdict):
+        if target is None:
+            continue
+        check_writable(target)
+        if target.exists() and not force:
+            raise OutputError(f"{str(target)!r} is there already.", "name another file, or allow it: --force.")
+    if preprocessing is None and sys.stdin.isatty():
+        asked = "Was anything computed from all rows before the fit (means, scales, categories)? In words, or none"
+        preprocessing = typer.prompt(asked, default="none")
+    model, draws = posterase.from_arviz(source, rows=row_dim or (), preprocessing=preprocessing)
+    policy = posterase.Policy(ess=ess)
+    result = posterase.erase(model, draws, _selected(rows), key=seed, policy=policy)
+    console = Console()
+    console.print(str(result), markup=False, highlight=False, soft_wrap=True)
+    if verdict is not None:
+        _write_json(verdict, result.to_dict())
+    if not result.verdict.accepted:
+        raise typer.Exit(REFUSED)
+    console.print(f"Draws: {result.draws.save(out)}", soft_wrap=True)
+
+
+def _selected(text: str) -> str | list[int]:
+    """Row ids such as `3,17,40-49`, or the condition as it is."""
+    if not re.fullmatch(r"[\d\s,-]+", text):
+        return text
+    ids: list[int] = []
+    for part in re.split(r"[\s,]+", text.strip(" ,")):
+        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if found is None or int(found[2] or found[1]) < int(found[1]):
+            raise RowsError(f"--rows: {part!r} is no row id and no range of them.", "write 3,17,40-49.")
+        ids += range(int(found[1]), int(found[2] or found[1]) + 1)
+    return ids
 
 
 def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool) -> None:

@@ -47,6 +47,9 @@ GOOD_SHARE = 0.3
 POWER_STEPS = 2
 """Products with the curvature that turn random directions into those of its largest eigenvalues."""
 
+LEAST_KEPT = 0.01
+"""Where the kept curvature is not positive, this share of the full one is taken for it, in the length of a step."""
+
 
 class Options(NamedTuple):
     """How maps are fitted; `erasers.transport.Transport` says what each is."""
@@ -149,11 +152,12 @@ class Fit:
             kept = _finite(_curvatures(LogDensity(self.kept), self.narrow(points), self.like))
             self.spend(gradients=a_curvature)
         try:
-            steps = [np.linalg.solve(_definite(one), push) for one, push in zip(kept, look.push, strict=True)]
+            precision = _definite(kept, look.full)
+            steps = [np.linalg.solve(one, push) for one, push in zip(precision, look.push, strict=True)]
             firsts = _between(means, means - np.stack(steps), look.full, kept)
         except np.linalg.LinAlgError:
             return self.start_low_rank(means, samples)
-        settled, left = self.settle(firsts, samples, look.slopes, kept)
+        settled, left = self.settle(firsts, samples, look.slopes, precision)
         shifts = np.stack([one.target - one.centre for one in settled])
         if np.einsum("fi,fij,fj->f", shifts, look.full, shifts).max() > FAR**2 * self.d:
             # The curvature of the kept rows is another one there.
@@ -161,7 +165,7 @@ class Fit:
             kept = _finite(_curvatures(LogDensity(self.kept), self.narrow(there), self.like))
             self.spend(gradients=a_curvature)
             firsts = _between(means, np.stack([one.target for one in settled]), look.full, kept)
-            settled, left = self.settle(firsts, samples, look.slopes, kept)
+            settled, left = self.settle(firsts, samples, look.slopes, _definite(kept, look.full))
         return list(settled), left
 
     def samples(self) -> tuple[Float[np.ndarray, "2 d"], Float[np.ndarray, "2 m d"]]:
@@ -184,12 +188,11 @@ class Fit:
         firsts: list[DenseMap],
         samples: Float[np.ndarray, "2 m d"],
         slopes: Float[np.ndarray, "2 m d"],
-        kept: Float[np.ndarray, "2 d d"],
+        precision: Float[np.ndarray, "2 d d"],
     ) -> tuple[list[DenseMap], float]:
         """Bring the targets to where the kept gradient vanishes on average, by steps with the kept curvature."""
         drift = [one.inverse_matrix.T @ each.mean(axis=0) for one, each in zip(firsts, slopes, strict=True)]
         deviations = [one.linear(each - one.centre) for one, each in zip(firsts, samples, strict=True)]
-        precision = np.stack([_definite(one) for one in kept])
         halves = _Halves(
             self.narrow(np.stack([one.target for one in firsts])),
             self.narrow(np.stack(deviations)),
@@ -422,15 +425,23 @@ def _low_rank(
     return -solved.value, losses, basis @ vectors, jnp.asarray(solved.steps), solved.relative_residual
 
 
-def _definite(matrix: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
-    """The matrix; where it is not positive definite, with its eigenvalues in units of its diagonal raised to 0.01."""
+def _definite(kept: Float[np.ndarray, "2 d d"], full: Float[np.ndarray, "2 d d"]) -> Float[np.ndarray, "2 d d"]:
+    """The kept curvatures; where one is not positive definite, with its eigenvalues raised to `LEAST_KEPT` of the full.
+
+    Raises `LinAlgError` where the full one is not positive definite either.
+    """
+    return np.stack([_raised(*each) for each in zip(kept, full, strict=True)])
+
+
+def _raised(kept: Float[np.ndarray, "d d"], full: Float[np.ndarray, "d d"]) -> Float[np.ndarray, "d d"]:
     try:
-        np.linalg.cholesky(matrix)
-        return matrix
+        np.linalg.cholesky(kept)
+        return kept
     except np.linalg.LinAlgError:
-        scale = np.sqrt(np.maximum(np.diag(matrix), np.finfo(float).tiny))
-        values, vectors = np.linalg.eigh(matrix / np.outer(scale, scale))
-        return np.outer(scale, scale) * ((vectors * np.maximum(values, 0.01)) @ vectors.T)
+        unroot = np.linalg.cholesky(full).T
+        root = np.linalg.inv(unroot)
+        values, vectors = np.linalg.eigh(root.T @ kept @ root)
+        return unroot.T @ ((vectors * np.maximum(values, LEAST_KEPT)) @ vectors.T) @ unroot
 
 
 def _cancels(full: Float[np.ndarray, "d d"], kept: Float[np.ndarray, "d d"]) -> bool:

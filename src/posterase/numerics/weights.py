@@ -176,7 +176,8 @@ def effective_sizes(
 def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None = None) -> dict[str, float]:
     """For each parameter, the effective number of draws for the mean and the variance of its worst element.
 
-    Neighbours in a chain may depend on each other; with `ancestors`, draws whose ancestors were neighbours do.
+    Neighbours in a chain may depend on each other; with `ancestors`, draws whose ancestors were neighbours do. Numbers
+    that never change, as above a Cholesky factor's diagonal, are known: of them there are enough.
     """
     places = np.arange(draws.n_chains * draws.n_draws) if ancestors is None else ancestors.ravel()
     share = base_weights(draws).ravel()
@@ -186,6 +187,9 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     short = effective_sizes(both, share, blocks(*shape)[places])
     long = effective_sizes(both, share, blocks(*shape, LONG_BLOCKS_A_CHAIN)[places])
     sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1).min(axis=0)
+    known = np.ptp(values, axis=0) == 0
+    if not known.all():
+        sizes = np.where(known, np.inf, sizes)
     ends = np.cumsum([column.shape[-1] for column in columns.values()])
     parts = np.split(sizes, ends[:-1])
     return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}

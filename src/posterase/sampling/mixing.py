@@ -63,7 +63,8 @@ def different_modes(draws: Draws) -> str:
         values = np.asarray(leaf, np.float64)
         values = values.reshape(*values.shape[:2], values.shape[2] if values.ndim > 2 else 1, -1)
         means = values.mean(axis=1)
-        spread = np.sqrt(values.var(axis=1).mean(axis=0)) + np.finfo(float).tiny
+        # Some numbers never change: those above a Cholesky factor's diagonal.
+        spread = np.sqrt(values.var(axis=1).mean(axis=0)) + 1e-12 * (1 + np.abs(means).max(axis=0))
         for chain in range(1, draws.n_chains):
             distance = _distances(means[chain], means[0], spread)
             here = float(np.sqrt(np.mean(np.diag(distance))))
