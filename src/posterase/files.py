@@ -11,10 +11,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Shaped
 
 from posterase.errors import InputFileError, OutputError
 from posterase.extras import need
@@ -114,7 +114,7 @@ def _large(values: xr.DataArray) -> bool:
     return values.size > PIECE_ELEMENTS and values.dtype.kind in "fiub"
 
 
-def pieces(values: xr.Variable) -> Iterator[tuple[tuple[slice, ...], np.ndarray[Any, Any]]]:
+def pieces(values: xr.Variable) -> Iterator[tuple[tuple[slice, ...], Shaped[np.ndarray, "..."]]]:
     """A variable a piece at a time, along its first two axes: chains one by one, then draws."""
     if values.ndim < 2:
         yield (slice(None),) * values.ndim, values.values

@@ -51,6 +51,10 @@ CHECKED_ROWS = 1000
 MASK_FILLERS = 8
 """How many kept rows `check_additivity` puts in the place of the removed ones of a masked model."""
 
+FACTORISATION = 64
+"""What factorising a matrix holds, its derivatives included, as a multiple of its size. It keeps batches of
+factorisations small, which matters on a CPU (`posterase.numerics.densities.MOST_SIDE_BY_SIDE` says why)."""
+
 SMALLEST_BUCKET = 16
 """Removals are padded to a power of two, at least this, so that those of like size share one compilation."""
 
@@ -377,8 +381,7 @@ class MaskedModel(AbstractModel):
         return self.log_joint(params) - self.without(removal).log_joint(params)
 
     def elements(self, rows: int) -> int:
-        # What couples rows mostly makes a matrix of them (a Gaussian process, say).
-        return max(self.present.shape[0] ** 2, sum(leaf.size for leaf in jax.tree.leaves(self.data)))
+        return max(coupled_elements(self.present.shape[0]), sum(leaf.size for leaf in jax.tree.leaves(self.data)))
 
     def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
         return overwrite(self.data, left)
@@ -439,6 +442,11 @@ class Split(NamedTuple):
     full: LogDensity
     kept: LogDensity
     removed: RemovedLogLikelihood
+
+
+def coupled_elements(rows: int) -> int:
+    """How many numbers are in memory where rows are coupled: mostly a matrix of them (a Gaussian process, say)."""
+    return FACTORISATION * rows**2
 
 
 def bucket_of(rows: int) -> int:

@@ -154,7 +154,7 @@ class RowTable:
         known = np.concatenate([block.columns[block.dim].astype(object) for block in labelled])
         for value in values:
             if not (known == value).any():
-                raise _no_row(f"the label {value!r}", str(value), known)
+                raise _no_row(f"the label {str(value)!r}", str(value), known)
         return np.concatenate(
             [
                 at.start + np.flatnonzero(np.isin(block.columns[block.dim].astype(object), values.astype(object)))

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from jaxtyping import Shaped
 
 from posterase.container import SAMPLE_DIMS, UNNAMED, Computed, Container, looks_standardised
 from posterase.draws import Draws, groups_of
@@ -132,7 +133,7 @@ def with_unnamed(
 
 def labelled(blocks: Sequence[Block], row_dims: Mapping[str, int], groups: Mapping[str, xr.Dataset]) -> RowTable:
     """The table of rows, with coordinates and one-dimensional data as columns."""
-    columns: list[dict[str, np.ndarray[Any, Any]]] = [dict(block.columns) for block in blocks]
+    columns: list[dict[str, Shaped[np.ndarray, "..."]]] = [dict(block.columns) for block in blocks]
     sources = [groups[name] for name in (*DATA_GROUPS, "log_likelihood", "posterior") if name in groups]
     for group in sources:
         known = dict(group.coords.items())

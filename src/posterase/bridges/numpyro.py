@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Shaped
 
 from posterase.bridges.arviz import check_sampled, labelled, make_container, opened, sampled, with_unnamed
-from posterase.container import FINGERPRINT, fingerprint
+from posterase.container import FINGERPRINT, SAMPLE_DIMS, fingerprint
 from posterase.draws import Draws, groups_of
 from posterase.errors import (
     DataChangedError,
@@ -101,7 +102,7 @@ def from_numpyro(
     check_sampled(groups)
     posterior = groups["posterior"]
 
-    def one(latents: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray[Any, Any]]:
+    def one(latents: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         _check_latents(posterior, latents)
         return {name: posterior[name].values[0, 0] for name in latents}
 
@@ -178,7 +179,8 @@ def _from_draws(
         raise InvalidOptionError("there are no draws.", "pass the MCMC object, or draws=… with the model.")
     if isinstance(draws, Mapping) and not isinstance(draws, (xr.DataTree, xr.Dataset)):
         named = _plate_dims(function, args, kwargs) if dims is None else dims
-        draws = Draws(dict(draws), dims={n: d for n, d in named.items() if n in draws}, coords=coords)
+        fitting = {n: d for n, d in named.items() if n in draws and len(d) == np.ndim(draws[n]) - len(SAMPLE_DIMS)}
+        draws = Draws(dict(draws), dims=fitting, coords=coords)
     if isinstance(draws, Draws):
         draws = draws.to_arviz()
     if isinstance(draws, xr.Dataset):
@@ -224,7 +226,7 @@ def _check_same(function: Callable[..., Any], fitted: tuple[Any, Any], given: tu
             raise _changed(f"argument {name}", np.asarray(before), np.asarray(now))
 
 
-def _check_data(observed: Mapping[str, np.ndarray[Any, Any]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
+def _check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
     """The observed values are those that came with the draws; what to say where that cannot be known."""
     stored = groups.get("observed_data")
     digest = groups["posterior"].attrs.get(FINGERPRINT)
@@ -245,11 +247,11 @@ def _check_data(observed: Mapping[str, np.ndarray[Any, Any]], groups: Mapping[st
     return ()
 
 
-def _changed(what: str, before: np.ndarray[Any, Any], now: np.ndarray[Any, Any]) -> DataChangedError:
+def _changed(what: str, before: Shaped[np.ndarray, "..."], now: Shaped[np.ndarray, "..."]) -> DataChangedError:
     if before.shape != now.shape:
         said = f"has the shape {now.shape}, and had {before.shape}"
     else:
-        said = f"differs in {int(np.sum(before != now))} of {now.size} values"
+        said = f"differs in {int(np.sum(before.astype(np.float32) != now.astype(np.float32)))} of {now.size} values"
     return DataChangedError(
         f"the data changed since the fit: the {what} {said}.", "pass the data that the draws were fitted to."
     )

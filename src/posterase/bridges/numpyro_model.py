@@ -24,7 +24,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer import init_to_sample
@@ -37,7 +37,7 @@ from posterase.errors import (
     NotFactorisedError,
     UnsupportedModelError,
 )
-from posterase.model import SMALLEST_BUCKET, AbstractModel, Removal, overwrite
+from posterase.model import SMALLEST_BUCKET, AbstractModel, Removal, coupled_elements, overwrite
 from posterase.precision import cast_floats, in_float64, numpy_as_jax, widest_float
 from posterase.transforms import Transform
 
@@ -218,7 +218,7 @@ class NumPyroModel(AbstractModel):
         sizes = sum(leaf.size for leaf in self.data.values()) + 4 * total
         constants = sum(leaf.size for leaf in self.constants.values())
         if not self.program.by_rows:
-            return max(sizes + constants, total**2 if self.held else 0)
+            return max(sizes + constants, coupled_elements(total) if self.held else 0)
         return math.ceil(sizes * min(1.0, rows / total)) + constants
 
     @property
@@ -228,7 +228,7 @@ class NumPyroModel(AbstractModel):
         shared = {self.program.arguments[i].name: leaf for i, leaf in self.constants.items()}
         return {n: leaf for n, leaf in {**shared, **self.program.frozen}.items() if sizes & set(leaf.shape)}
 
-    def observed(self, one: Mapping[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
+    def observed(self, one: Mapping[str, Any]) -> dict[str, Shaped[np.ndarray, "..."]]:
         """The values of the observed sites; `one` are parameters of some draw, which they do not depend on."""
         params = {name: jnp.asarray(leaf) for name, leaf in one.items()}
         trace = self.program.traced(params, self.leaves(params))
@@ -316,8 +316,8 @@ def discover(
     trace = _trace(function, *jax.tree.unflatten(structure, leaves))
     sampled = _check_sites(trace)
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
-    one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
     sites, blocks = _rows_of(trace, rows)
+    one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
     program = Program(
         function=function,
         structure=structure,
@@ -674,7 +674,8 @@ def _array(leaf: Any) -> Any:
     if hasattr(leaf, "to_numpy"):  # pandas, xarray
         leaf = leaf.to_numpy()
     if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub":
-        return jnp.asarray(leaf)
+        # A copy: jax may remember the array itself in another precision (see `posterase.precision`).
+        return jnp.asarray(np.array(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
     return leaf
 
 

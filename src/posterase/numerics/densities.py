@@ -19,12 +19,18 @@ from posterase.precision import cast_floats, in_float64
 BATCH_ELEMENTS = 2**22
 """About how many numbers of data, over all draws of a batch, are in memory at once."""
 
+MOST_SIDE_BY_SIDE = 256
+"""Draws a batch on a CPU, however small. More are no faster there; and XLA's CPU threads lock up, now and then, where a
+loop holds large batches of small matrix factorisations (jax 0.10: 2,500 Cholesky factors of 11 × 11 in `Rejuvenate`,
+waiting for ever; 256 at a time never did)."""
+
 Density = LogDensity | RemovedLogLikelihood
 
 
 def batch_size(elements: int, n: int) -> int:
     """How many draws to evaluate side by side when each of them holds this many numbers."""
-    return max(1, min(n, BATCH_ELEMENTS // max(1, elements)))
+    most = MOST_SIDE_BY_SIDE if jax.default_backend() == "cpu" else n
+    return max(1, min(n, most, BATCH_ELEMENTS // max(1, elements)))
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:

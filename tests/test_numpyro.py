@@ -1,0 +1,582 @@
+"""NumPyro fits: what is found in a model, that its densities are NumPyro's, what is refused and why."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from arviz_base import from_numpyro as to_tree
+from jax.flatten_util import ravel_pytree
+from numpyro import handlers
+from numpyro.contrib.control_flow import scan
+from numpyro.distributions import constraints
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import log_density, potential_energy
+
+import posterase as pe
+from tests.oracles import LinearRegression
+from tests.statistical import assert_moments, rejected
+
+RNG = np.random.default_rng(0)
+N = 40
+X = RNG.normal(size=N)
+Y = RNG.normal(size=N) + X
+GROUP = np.repeat(np.arange(10), 4)
+
+
+def flat_draws(**shapes):
+    """Draws whose values do not matter much."""
+    return {name: 0.1 + np.random.default_rng(1).random((2, 50, *shape)) for name, shape in shapes.items()}
+
+
+def regression(x, y=None, noise=0.8):
+    beta = numpyro.sample("beta", dist.Normal(0, 2).expand([x.shape[1]]).to_event(1))
+    with numpyro.plate("obs", len(x)):
+        numpyro.sample("y", dist.Normal(x @ beta, noise), obs=y)
+
+
+# --- the closed form
+
+
+def test_an_exact_posterior_through_the_bridge(x64):
+    """Densities are those of the hand-written model, and the erased draws have the exact moments."""
+    oracle = LinearRegression.make()
+    everyone, removed = np.arange(60), np.array([3, 17, 42, 5])
+    exact = oracle.sample(everyone, (4, 2000), seed=1)
+    model, draws = pe.from_numpyro(regression, oracle.X, draws=exact, y=oracle.y)
+    assert model.program.by_rows
+    by_hand = oracle.model()
+    removal = model.removal(removed)
+    for ours, theirs in zip(pe.split(model, removal), pe.split(by_hand, by_hand.removal(removed)), strict=True):
+        at = [{"beta": jnp.asarray(exact["beta"][0, i])} for i in (0, 1)]
+        difference = [float(ours(theta) - theirs(theta)) for theta in at]
+        np.testing.assert_allclose(difference[0], difference[1], atol=1e-9)  # the same up to a constant
+    result = pe.erase(model, draws, rows=removed)
+    kept = np.setdiff1d(everyone, removed)
+    moments = oracle.mean(kept), oracle.variance(kept)
+    assert_moments(result.draws.matrix(), *moments, np.asarray(result.draws.weights).ravel())
+    with rejected():  # nothing deleted
+        assert_moments(draws.matrix(), *moments)
+
+
+# --- a model of everything
+
+
+def supports(x, y=None):
+    """One site for every kind of support."""
+    numpyro.sample("real", dist.Normal(0, 1).expand([2]).to_event(1))
+    positive = numpyro.sample("positive", dist.Gamma(2, 1))
+    numpyro.sample("unit", dist.Beta(2, 3).expand([2, 2]).to_event(2))
+    numpyro.sample("between", dist.Uniform(-1, 4))
+    numpyro.sample("above", dist.TruncatedNormal(0, 1, low=-2.0))
+    simplex = numpyro.sample("simplex", dist.Dirichlet(jnp.ones(3)))
+    numpyro.sample("ordered", dist.ImproperUniform(constraints.ordered_vector, (), (3,)))
+    numpyro.factor("prior_of_ordered", dist.Normal(0, 1).log_prob(jnp.ones(3)).sum())
+    root = numpyro.sample("root", dist.LKJCholesky(3, 2.0))
+    with numpyro.plate("obs", len(x)), handlers.scale(scale=0.7):
+        numpyro.sample("y", dist.Normal(x * simplex[0] + root[1, 0], positive), obs=y)
+
+
+def prior_draws(function, *args):
+    """Independent draws of the prior, `(1, 3, …)`; of a flat one, of ordered normals."""
+    improper = {"ordered": np.sort(np.random.default_rng(0).normal(size=(3, 3)))}
+    draws = []
+    for i in range(3):
+        fixed = handlers.substitute(function, data={name: values[i] for name, values in improper.items()})
+        trace = handlers.trace(handlers.seed(fixed, i)).get_trace(*args)
+        sampled = {n: site for n, site in trace.items() if site["type"] == "sample" and not site["is_observed"]}
+        draws.append({name: site["value"] for name, site in sampled.items()})
+    return {name: np.stack([each[name] for each in draws])[None] for name in draws[0]}
+
+
+@pytest.fixture(scope="module")
+def of_supports():
+    with jax.enable_x64(True):
+        x, y = np.array(X), np.array(Y)
+        return pe.from_numpyro(supports, x, y=y, draws=prior_draws(supports, x, y))
+
+
+def test_densities_jacobians_and_gradients(x64, of_supports):
+    """Against NumPyro's own potential, and finite differences."""
+    model, draws = of_supports
+    args = np.array(X), np.array(Y)
+    for i in (0, 2):
+        params = jax.tree.map(lambda leaf: leaf[0, i], draws.params)  # noqa: B023
+        assert_densities(model, params, supports, args)
+
+
+def assert_densities(model, params, function, args, kwargs=None):
+    """The bridge's log density is NumPyro's potential, and its gradient that of finite differences."""
+    theta = model.unconstrain(params)
+    potential = potential_energy(function, args, kwargs or {}, theta)
+    np.testing.assert_allclose(model.log_density(theta), -potential, rtol=1e-10, atol=1e-10)
+    vector, unravel = ravel_pytree(theta)
+    at = jax.jit(lambda u: model.log_density(unravel(u)))
+    gradient, numeric = np.asarray(jax.grad(at)(vector)), finite_differences(at, vector)
+    np.testing.assert_allclose(gradient, numeric, rtol=1e-6, atol=1e-6 * max(1, np.abs(gradient).max()))
+
+
+def finite_differences(function, at, step=1e-5):
+    """Central differences of fourth order."""
+    steps = step * np.eye(len(at))
+    values = {k: np.array([float(function(at + k * one)) for one in steps]) for k in (-2, -1, 1, 2)}
+    return (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
+
+
+def test_every_support_is_left_and_entered(x64, of_supports):
+    model, draws = of_supports
+    model.check(draws)
+    params = jax.tree.map(lambda leaf: leaf[0, 0], draws.params)
+    theta = model.unconstrain(params)
+    assert theta["simplex"].shape == (2,)
+    assert theta["root"].shape == (3,)
+    for name, back in model.constrain(theta).items():
+        np.testing.assert_allclose(back, params[name], atol=1e-8)
+    outside = {**draws.params, "between": draws.params["between"] + 9}
+    with pytest.raises(pe.errors.OutsideSupportError, match="between must be in the support of its site"):
+        model.check(pe.Draws(outside))
+
+
+# --- rows
+
+
+def no_plate(x, y=None):
+    numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)) * x, 1), obs=y)
+
+
+def two_plates(x, y, z):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("visit", len(y)):
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+    with numpyro.plate("call", len(z)):
+        numpyro.sample("z", dist.Poisson(jnp.exp(b)), obs=z)
+
+
+def masked(x, y, known):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)), handlers.mask(mask=known):
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+
+def own_effects(x, y):
+    s = numpyro.sample("s", dist.HalfNormal(1))
+    with numpyro.plate("obs", len(y)):
+        effect = numpyro.sample("effect", dist.Normal(0, 1))
+        numpyro.sample("y", dist.Normal(s * effect + x, 1), obs=y)
+
+
+def counts_its_groups(group, y):
+    with numpyro.plate("group", len(np.unique(group))):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
+
+
+def items(y):
+    with numpyro.plate("item", 5, dim=-2):
+        b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("person", 8, dim=-1):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+        with numpyro.plate("item", 5, dim=-2):
+            numpyro.sample("y", dist.Bernoulli(logits=a - b), obs=y)
+
+
+def state_space(y):
+    s = numpyro.sample("s", dist.HalfNormal(1))
+
+    def step(before, now):
+        h = numpyro.sample("h", dist.Normal(before, s))
+        numpyro.sample("y", dist.Normal(h, 1), obs=now)
+        return h, None
+
+    scan(step, 0.0, y)
+
+
+def fixed_size(n, x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", n):
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+
+Z = RNG.poisson(2, size=15)
+ANSWERS = RNG.integers(2, size=(5, 8))
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "shapes", "options", "blocks", "by_rows"),
+    [
+        (no_plate, (X, Y), {"b": ()}, {}, {"y_dim_0": N}, True),
+        (two_plates, (X, Y, Z), {"b": ()}, {}, {"visit": N, "call": 15}, True),
+        (masked, (X, Y, GROUP > 2), {"b": ()}, {}, {"obs": N}, True),
+        (own_effects, (X, Y), {"s": (), "effect": (N,)}, {}, {"obs": N}, True),
+        (counts_its_groups, (GROUP, Y), {"a": (10,)}, {}, {"obs": N}, False),
+        (items, (ANSWERS,), {"a": (8,), "b": (5, 1)}, {"rows": "person"}, {"person": 8}, False),
+        (state_space, (Y,), {"s": (), "h": (N,)}, {}, {"y_dim_0": N}, False),
+        (fixed_size, (N, X, Y), {"b": ()}, {}, {"obs": N}, False),
+        (functools.partial(fixed_size, N), (X, Y), {"b": ()}, {}, {"obs": N}, False),
+        (handlers.mask(no_plate, mask=True), (X, Y), {"b": ()}, {}, {"y_dim_0": N}, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_rows_are_found(x64, function, args, shapes, options, blocks, by_rows):
+    """And what they add to the density is what NumPyro's log density loses when they are masked out."""
+    args = tuple(np.array(each) if isinstance(each, np.ndarray) else each for each in args)  # see posterase.precision
+    model, draws = pe.from_numpyro(function, *args, draws=flat_draws(**shapes), **options)
+    assert dict(model.program.blocks) == blocks
+    assert model.program.by_rows == by_rows
+    removal = model.removal([1, 4] if sum(blocks.values()) < 50 else [1, N + 4])
+    params = jax.tree.map(lambda leaf: leaf[0, 0], draws.params)
+    whole, _ = log_density(function, args, {}, params)
+    np.testing.assert_allclose(model.log_joint(params), whole, rtol=1e-12)
+    difference = model.log_joint(params) - model.without(removal).log_joint(params)
+    np.testing.assert_allclose(difference, model.log_removed(params, removal), rtol=1e-9)
+    by_site = {site.name: site for site in model.program.sites}
+    trace = handlers.trace(handlers.substitute(handlers.seed(function, 0), data=params)).get_trace(*args)
+    at = 0.0
+    for name, site in by_site.items():
+        rows = np.moveaxis(np.asarray(trace[name]["fn"].log_prob(trace[name]["value"])), site.axis, 0)
+        start = model.program.places()[site.block].start
+        at += sum(rows[i - start].sum() for i in removal.row_ids if start <= i < start + len(rows))
+    np.testing.assert_allclose(difference, at, rtol=1e-9)
+    model.check_additivity(draws, removal)
+
+
+def test_nothing_of_a_removed_row_is_left_in_the_model():
+    planted = 7654.321
+    x, y, z = X.copy(), Y.copy(), Z.copy()
+    x[3] = y[3] = planted
+    z[2] = 7654
+    model, _ = pe.from_numpyro(two_plates, x, y, z, draws=flat_draws(b=()))
+    holds = lambda each: any(np.isclose(leaf, planted, atol=1).any() for leaf in jax.tree.leaves(each))  # noqa: E731
+    assert holds(model)
+    assert not holds(model.without(model.removal([3, N + 2])))
+    nobody_left = model.without(model.removal([3, *range(N, N + 15)]))  # of a whole plate
+    assert not holds(nobody_left)
+    assert np.isfinite(nobody_left.log_joint({"b": jnp.asarray(0.3)}))
+
+
+def test_arguments_that_decide_the_shape_stay_and_are_named():
+    model, draws = pe.from_numpyro(counts_its_groups, GROUP, Y, draws=flat_draws(a=(10,)))
+    assert list(model.held) == ["group"]
+    assert any("group of the removed rows" in remark for remark in draws.container.remarks)
+    assert draws.container.table.select("group == 3").tolist() == [12, 13, 14, 15]
+
+
+def test_a_person_in_several_variables_is_removed_from_all():
+    person = {"visit": GROUP, "call": np.arange(15) % 10}
+    model, draws = pe.from_numpyro(
+        two_plates, X, Y, Z, draws=flat_draws(b=()), coords={d: np.arange(len(v)) for d, v in person.items()}
+    )
+    blocks = [
+        pe.rows.Block(b.dim, b.size, b.variables, {"person": person[b.dim]}) for b in draws.container.table.blocks
+    ]
+    ids = pe.rows.RowTable(tuple(blocks)).select({"person": 3})
+    np.testing.assert_array_equal(ids, [12, 13, 14, 15, N + 3, N + 13])
+    assert model.removal(ids).n_rows == 6
+
+
+# --- what is refused, by name
+
+
+def subsampled(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y), subsample_size=10) as i:
+        numpyro.sample("y", dist.Normal(b * x[i], 1), obs=y[i])
+
+
+def discrete(y):
+    with numpyro.plate("obs", len(y)):
+        k = numpyro.sample("k", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+        numpyro.sample("y", dist.Normal(k, 1), obs=y)
+
+
+def series(y):
+    numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)) * y[:-1], 1), obs=y[1:])
+
+
+def joint(x, y):
+    s = numpyro.sample("s", dist.HalfNormal(1))
+    cov = jnp.exp(-((x[:, None] - x[None]) ** 2)) + s * jnp.eye(len(x))
+    numpyro.sample("y", dist.MultivariateNormal(0.0, cov), obs=y)
+
+
+def enclosed():
+    numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)) * X, 1), obs=Y)
+
+
+def standardises(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b * (x - x.mean()) / x.std(), 1), obs=y)
+
+
+def moving_bounds(y):
+    a = numpyro.sample("a", dist.HalfNormal(1))
+    b = numpyro.sample("b", dist.Uniform(0, a))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b, 1), obs=y)
+
+
+def factor_only(y):
+    numpyro.factor("ll", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)), 1).log_prob(y).sum())
+
+
+def factor_of_rows(y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b, 1), obs=y)
+        numpyro.factor("more", b * jnp.ones(len(y)))
+
+
+def matrix(y):
+    numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)), 1), obs=y)
+
+
+def looks_at_real_values(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1) if float(x.sum()) > 0 else dist.Normal(0, 2))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
+
+
+def no_parameters(y):
+    numpyro.sample("y", dist.Normal(0, 1), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "options", "error", "said"),
+    [
+        (subsampled, (X, Y), {}, pe.errors.UnsupportedModelError, "plate 'obs' draws a subsample of 10"),
+        (discrete, (Y,), {}, pe.errors.UnsupportedModelError, r"site 'k' is discrete \(Bernoulli.*\n.*enumerate"),
+        (series, (Y,), {}, pe.errors.CoupledRowsError, "site 'y' do not come from an argument.*time series"),
+        (enclosed, (), {}, pe.errors.CoupledRowsError, "site 'y' do not come from an argument"),
+        (joint, (X, Y), {}, pe.errors.UnsupportedModelError, r"site 'y' \(MultivariateNormal\) has one likelihood"),
+        (standardises, (X, Y), {}, pe.errors.CoupledRowsError, "argument 'x'.*\n.*shared='x'"),
+        (moving_bounds, (Y,), {}, pe.errors.UnsupportedModelError, "bounds of site 'b'"),
+        (factor_only, (Y,), {}, pe.errors.UnsupportedModelError, r"only factors \(ll\)"),
+        (factor_of_rows, (Y,), {}, pe.errors.UnsupportedModelError, "factor 'more'"),
+        (matrix, (Y.reshape(8, 5),), {}, pe.errors.AmbiguousRowsError, "which axis is the rows"),
+        (items, (ANSWERS,), {}, pe.errors.AmbiguousRowsError, "rows='item' or rows='person'"),
+        (items, (ANSWERS,), {"rows": "people"}, pe.errors.AmbiguousRowsError, "the plates are item, person"),
+        (looks_at_real_values, (X, Y), {}, pe.errors.UnsupportedModelError, "looks at the values of its data"),
+        (no_parameters, (Y,), {}, pe.errors.UnsupportedModelError, "no parameters"),
+        (no_plate, (X,), {}, pe.errors.UnsupportedModelError, "no observed site"),
+        (no_plate, (), {}, pe.errors.UnsupportedModelError, "cannot be called on these arguments"),
+        (no_plate, (X, Y), {"shared": "w"}, pe.errors.UnsupportedModelError, "the arguments are x, y"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_models_that_rows_cannot_be_taken_out_of(function, args, options, error, said):
+    shapes = {"a": (8,), "b": (5, 1)} if function is items else {"a": (), "b": (), "s": (), "k": ()}
+    with pytest.raises(error, match=said):
+        pe.from_numpyro(function, *args, draws=flat_draws(**shapes), **options)
+
+
+def test_what_may_stay_is_named():
+    model, draws = pe.from_numpyro(standardises, X, Y, draws=flat_draws(b=()), shared="x")
+    assert list(model.held) == ["x"]
+    model.check_additivity(draws, model.removal([3]))
+    assert any("x of the removed rows" in remark for remark in draws.container.remarks)
+
+
+def after_the_last(before, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("t", len(y)):
+        numpyro.sample("y", dist.Normal(b * before, 1), obs=y)
+
+
+def test_a_series_whose_next_row_holds_the_value():
+    model, draws = pe.from_numpyro(after_the_last, Y[:-1], Y[1:], draws=flat_draws(b=()))
+    with pytest.raises(pe.errors.CoupledRowsError, match="row 6, which is kept, holds y of row 5"):
+        pe.erase(model, draws, rows=[5])
+
+
+# --- draws and data that do not belong to the model
+
+
+@pytest.mark.parametrize(
+    "draws", [flat_draws(c=()), flat_draws(b=(2,)), {}], ids=["another name", "another shape", "nothing"]
+)
+def test_draws_of_another_model(draws):
+    with pytest.raises((pe.errors.DifferentModelError, pe.errors.DrawsShapeError)) as caught:
+        pe.from_numpyro(no_plate, X, Y, draws=draws)
+    if draws:
+        assert "The draws have" in str(caught.value)
+        assert "The model has:\n    b: a number" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda: pe.from_numpyro(no_plate, X, Y), pe.errors.InvalidOptionError, "there are no draws"),
+        (lambda: pe.from_numpyro(3, X), pe.errors.InvalidTypeError, "pass an MCMC object"),
+        (
+            lambda: pe.from_numpyro(lambda draws: None, draws=flat_draws(b=())),
+            pe.errors.InvalidOptionError,
+            "also an option",
+        ),
+        (
+            lambda: pe.from_numpyro(no_plate, X, Y, draws={"b": np.zeros(50)}),
+            pe.errors.DrawsShapeError,
+            "for one chain",
+        ),
+        (
+            lambda: pe.from_numpyro(MCMC(NUTS(no_plate), num_warmup=5, num_samples=5), X, Y),
+            pe.errors.DrawsShapeError,
+            "has not run",
+        ),
+        (
+            lambda: pe.from_numpyro(no_plate, X, Y, draws="nowhere.nc"),
+            pe.errors.InputFileError,
+            "there is no file",
+        ),
+    ],
+)
+def test_calls_that_cannot_be_meant(call, error, said):
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_without_numpyro(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "numpyro", None)
+    with pytest.raises(pe.errors.MissingExtraError, match=r"posterase\[numpyro\]"):
+        pe.from_numpyro(no_plate, X, Y)
+
+
+# --- a fit, from the MCMC object to the tree
+
+
+def hierarchy(county, x, y=None):
+    mu = numpyro.sample("mu", dist.Normal(0, 3))
+    tau = numpyro.sample("tau", dist.HalfNormal(1))
+    with numpyro.plate("county", 5):
+        alpha = numpyro.sample("alpha", dist.Normal(0, 1))
+        level = numpyro.deterministic("level", mu + tau * alpha)
+    with numpyro.plate("home", len(x)):
+        mean = numpyro.deterministic("mean", level[county] + x)
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+
+COUNTIES = ["AITKIN", "ANOKA", "BECKER", "BELTRAMI", "BENTON"]
+HOMES = [f"home {i}" for i in range(N)]
+COORDS = {"county": COUNTIES, "home": HOMES}
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    chains = {"num_chains": 2, "chain_method": "vectorized"}
+    mcmc = MCMC(NUTS(hierarchy), num_warmup=200, num_samples=500, progress_bar=False, **chains)
+    mcmc.run(jax.random.key(0), GROUP % 5, np.array(X), y=np.array(Y))
+    return mcmc
+
+
+def test_three_lines(fitted):
+    """Rows by a condition; out comes what went in, deterministic sites computed anew, cut to the kept rows."""
+    model, draws = pe.from_numpyro(fitted, coords=COORDS)
+    result = pe.erase(model, draws, rows=GROUP == 3, policy=pe.Policy(ess=50.0))
+    tree = result.draws.to_arviz()
+    before = to_tree(fitted, coords=COORDS)
+    assert set(tree["posterior"].data_vars) == set(before["posterior"].data_vars)
+    for name, values in tree["posterior"].data_vars.items():
+        assert values.dims == before["posterior"][name].dims
+    kept = np.flatnonzero(GROUP != 3)
+    assert tree["posterior"]["county"].values.tolist() == COUNTIES
+    for group in ("posterior", "observed_data"):
+        assert tree[group]["home"].values.tolist() == [HOMES[i] for i in kept]
+    np.testing.assert_allclose(tree["observed_data"]["y"], Y[kept], rtol=1e-6)
+    mean = tree["posterior"]["level"].values[..., (GROUP % 5)[kept]] + X[kept]
+    np.testing.assert_allclose(tree["posterior"]["mean"], mean, rtol=1e-4, atol=1e-4)
+    assert set(tree["sample_stats"].data_vars) <= {"log_weight"}
+    told = " ".join(result.verdict.notes)
+    assert "cut to the kept rows: observed_data" in told
+    assert "dropped, since they saw the removed rows or may have: sample_stats" in told
+    assert "say what was (preprocessing='…')" in told
+
+
+def test_untouched_draws_go_out_as_they_came(fitted):
+    _, draws = pe.from_numpyro(fitted, coords=COORDS)
+    tree, before = draws.to_arviz(), to_tree(fitted, coords=COORDS)
+    assert set(tree.children) == set(before.children)
+    for group in ("posterior", "observed_data", "sample_stats"):
+        for name, values in before[group].data_vars.items():
+            np.testing.assert_array_equal(tree[group][name], values)
+
+
+def test_labels_of_removed_rows_are_gone_from_memory_too(fitted):
+    model, draws = pe.from_numpyro(fitted, coords=COORDS)
+    erased = pe.Reweight()(0, model, draws, model.removal([3])).draws
+    assert "home 3" not in erased.container.table.blocks[0].columns["home"]
+    assert "home 3" not in erased.container.companions["home"].values
+    assert "home 3" not in erased.to_arviz()["posterior"]["home"].values
+    assert "home 3" in draws.container.table.blocks[0].columns["home"]  # the draws that went in are untouched
+
+
+def test_the_next_request(fitted):
+    model, draws = pe.from_numpyro(fitted, coords=COORDS)
+    policy = pe.Policy(ess=20.0)
+    one = pe.erase(model, draws, rows={"home": "home 3"}, policy=policy)
+    two = one.erase(rows=["home 7"])
+    assert two.draws.to_arviz()["observed_data"].sizes["home"] == N - 2
+    with pytest.raises(pe.errors.EmptyRemovalError, match="no row has"):
+        two.erase(rows=["home 3"])
+    with pytest.raises(pe.errors.RowsAlreadyRemovedError):
+        two.erase(rows=[3])
+
+
+def test_data_that_changed_since_the_fit(fitted, tmp_path):
+    changed = Y + (np.arange(N) == 3)
+    with pytest.raises(pe.errors.DataChangedError, match="argument y differs in 1 of 40 values"):
+        pe.from_numpyro(fitted, GROUP % 5, X, y=changed)
+    with pytest.raises(pe.errors.DataChangedError, match="in another order"):
+        pe.from_numpyro(fitted, GROUP % 5, X, Y)
+    assert pe.from_numpyro(fitted, GROUP % 5, X, y=Y)[0].n_rows == N
+    with pytest.raises(pe.errors.DataChangedError, match="observed variable y differs in 1"):
+        pe.from_numpyro(hierarchy, GROUP % 5, X, y=changed, draws=to_tree(fitted))
+    # Without observed data, by the fingerprint that a saved file carries.
+    tree = pe.from_numpyro(fitted)[1].to_arviz()
+    del tree["observed_data"]
+    tree.to_netcdf(tmp_path / "fit.nc", engine="h5netcdf")
+    pe.from_numpyro(hierarchy, GROUP % 5, X, y=Y, draws=tmp_path / "fit.nc")
+    with pytest.raises(pe.errors.DataChangedError, match="fingerprints differ"):
+        pe.from_numpyro(hierarchy, GROUP % 5, X, y=changed, draws=tmp_path / "fit.nc")
+    samples = fitted.get_samples(group_by_chain=True)
+    _, draws = pe.from_numpyro(hierarchy, GROUP % 5, X, y=Y, draws=samples)
+    assert any("could not be checked" in remark for remark in draws.container.remarks)
+
+
+def test_draws_from_warm_up():
+    mcmc = MCMC(NUTS(no_plate), num_warmup=20, num_samples=20, progress_bar=False)
+    mcmc.warmup(jax.random.key(0), np.array(X), y=np.array(Y), collect_warmup=True)
+    with pytest.raises(pe.errors.WarmupDrawsError, match="from the warm-up"):
+        pe.from_numpyro(mcmc)
+    mcmc.run(jax.random.key(0), np.array(X), y=np.array(Y))
+    assert pe.from_numpyro(mcmc)[1].n_draws == 20
+
+
+def test_a_potential_has_no_rows():
+    kernel = NUTS(potential_fn=lambda z: 0.5 * z**2)
+    mcmc = MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False)
+    mcmc.run(jax.random.key(0), init_params=jnp.zeros(()))
+    with pytest.raises(pe.errors.UnsupportedModelError, match="potential_fn"):
+        pe.from_numpyro(mcmc)
+
+
+@pytest.mark.parametrize(
+    ("x", "said", "told"),
+    [
+        (X, None, "if means, scales or categories"),
+        ((X - X.mean()) / X.std(), None, "x looks standardised with all rows; if means"),
+        (X - X.mean(), None, "x looks centred with all rows; if means"),
+        (X, "x scaled by its maximum", "not erased: preprocessing that used all rows.*x scaled by its maximum"),
+        ((X - X.mean()) / X.std(), "none", "x looks standardised with all rows, though"),
+    ],
+)
+def test_preprocessing_is_asked_about(x, said, told):
+    draws = {"b": 0.9 + 0.15 * np.random.default_rng(0).normal(size=(4, 500))}
+    model, draws = pe.from_numpyro(no_plate, x, Y, draws=draws, preprocessing=said)
+    notes = pe.erase(model, draws, rows=[3]).verdict.notes
+    assert any(__import__("re").search(told, note) for note in notes), notes
+    _, quiet = pe.from_numpyro(no_plate, X, Y, draws=draws, preprocessing="none")
+    assert not any("preprocessing" in note for note in pe.erase(model, quiet, rows=[3]).verdict.notes)
