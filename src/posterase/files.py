@@ -77,7 +77,9 @@ def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:
         need("zarr", "reading zarr", "zarr")
     kind = "zarr" if zarr else "netCDF 4"
     try:
-        return xr.open_datatree(source, engine="zarr" if zarr else "h5netcdf")
+        if zarr:
+            return xr.open_datatree(source, engine="zarr", consolidated=False)  # consolidated ones are read as well
+        return xr.open_datatree(source, engine="h5netcdf")
     except (OSError, ValueError, KeyError) as error:
         raise InputFileError(
             f"{os.fspath(path)!r} cannot be read as {kind}: {str(error).splitlines()[0]}",

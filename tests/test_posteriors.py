@@ -1,0 +1,117 @@
+"""posteriordb's posteriors through the NumPyro bridge: densities, reference draws, and erasures against refits."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer.util import log_density
+from typer.testing import CliRunner
+
+import posterase as pe
+from posterase.experiments import posterior_bench
+from posterase.experiments.posteriors import POSTERIORS, arguments, reference_draws
+from posterase.interfaces.cli import app
+from tests.test_numpyro import assert_densities
+
+FOLDER = Path(__file__).parent / "posteriordb"
+NAMES = [posterior.name for posterior in POSTERIORS]
+
+
+def draws_of(posterior):
+    """Reference draws; for the hierarchy, which has none, points near its mode."""
+    if posterior.data:
+        return reference_draws(posterior, FOLDER)
+    rng = np.random.default_rng(0)
+    at = {"mu": 1.4, "beta": -0.7, "sigma_alpha": 0.3, "sigma_y": 0.7, "alpha": np.zeros(85)}
+    return {name: value + 0.05 * rng.random((2, 50, *np.shape(value))) for name, value in at.items()}
+
+
+def bridged(posterior):
+    data = arguments(posterior, FOLDER)
+    return data, *pe.from_numpyro(posterior.model, draws=draws_of(posterior), shared=posterior.shared, **data)
+
+
+@pytest.mark.parametrize("posterior", POSTERIORS, ids=NAMES)
+def test_densities_and_gradients(x64, posterior):
+    """NumPyro's potential; finite differences; and, on the kept rows, NumPyro's density of the cut data."""
+    data, model, draws = bridged(posterior)
+    params = jax.tree.map(lambda leaf: leaf[1, 3], draws.params)
+    assert_densities(model, params, posterior.model, (), data)
+    removal = model.removal(posterior.group(data))
+    model.check_additivity(draws, removal, samples=1)
+    if model.program.row_latents or model.held:
+        return  # called on fewer rows it would be a model of fewer parameters
+    kept = np.setdiff1d(np.arange(model.n_rows), removal.row_ids)
+    cut = {name: values[kept] for name, values in data.items()}
+    expected, _ = log_density(posterior.model, (), cut, params)
+    np.testing.assert_allclose(model.without(removal).log_joint(params), expected, rtol=1e-10)
+
+
+def test_jacobians(x64):
+    """log |det| of NumPyro's transforms against the determinant of their derivative."""
+    _, model, draws = bridged(POSTERIORS[3])
+    theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
+    vector, unravel = jax.flatten_util.ravel_pytree(theta)
+    jacobian = jax.jacobian(lambda u: jax.flatten_util.ravel_pytree(model.constrain(unravel(u)))[0])(vector)
+    np.testing.assert_allclose(model.log_det_jacobian(theta), np.linalg.slogdet(jacobian)[1], rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "posterior",
+    [pytest.param(each, marks=[] if each.name.startswith("eight") else [pytest.mark.slow]) for each in POSTERIORS[:6]],
+    ids=NAMES[:6],
+)
+@pytest.mark.statistical
+def test_own_draws_agree_with_the_reference(x64, posterior):
+    data, _, draws = bridged(posterior)
+    own = posterior_bench.sampled(posterior, data)
+    assert posterior_bench.agreement(draws, own) < 1.01
+    shifted = {name: leaf + 0.3 * leaf.std(axis=(0, 1)) for name, leaf in draws.params.items()}
+    assert posterior_bench.agreement(pe.Draws(shifted), own) > 1.01  # what does not agree is seen
+
+
+def test_a_school_without_its_row_returns_to_its_prior(x64):
+    """Eight schools: the removed school's effect has its prior's moments, the others' posterior stays theirs."""
+    _, model, draws = bridged(POSTERIORS[2])
+    result = pe.erase(model, draws, rows=[0], policy=pe.Policy(ess=100.0))
+    weights = np.asarray(result.draws.weights)[..., None]
+    effects = np.asarray(result.draws.params["theta_trans"])
+    mean = (weights * effects).sum(axis=(0, 1))
+    sd = np.sqrt((weights * (effects - mean) ** 2).sum(axis=(0, 1)))
+    before = np.asarray(draws.params["theta_trans"])[..., 0].mean()
+    assert abs(mean[0]) < 0.15 < before
+    assert abs(sd[0] - 1) < 0.15
+
+
+def test_a_group_without_which_nothing_is_known():
+    """With flat priors: nobody over 64 is left to tell their coefficient."""
+    data, model, draws = bridged(POSTERIORS[1])
+    with pytest.raises(pe.errors.ImproperPosteriorError, match="does not depend on beta"):
+        pe.erase(model, draws, rows=posterior_bench.POSTERIORS[1].group(data))
+
+
+def test_the_bench_without_its_data(tmp_path, monkeypatch):
+    monkeypatch.delenv("POSTERASE_DATA", raising=False)
+    out = tmp_path / "table.md"
+    done = CliRunner().invoke(app, ["bench", "posteriors", "--out", str(out)])
+    assert "name it: --data" in str(done.exception)
+    done = CliRunner().invoke(app, ["bench", "posteriors", "--out", str(out), "--data", str(tmp_path)])
+    assert "cannot be read" in str(done.exception)
+    assert not out.exists()
+
+
+@pytest.mark.slow
+def test_a_cell_of_the_bench(x64, monkeypatch):
+    """At the floor; and a twin that deletes nothing is called wrong."""
+    monkeypatch.setattr(posterior_bench, "DRAWS", 1000)
+    fitted = posterior_bench.fit(POSTERIORS[0], FOLDER)
+    rows = fitted.posterior.group(fitted.data)
+    cell = posterior_bench.measure(fitted, "a group", rows)
+    assert cell.outcome == "at the floor", cell
+    result = pe.erase(fitted.model, fitted.draws, rows)
+    refits, _ = posterior_bench.refit(fitted.model.without(fitted.model.removal(rows)), result)
+    monkeypatch.setattr(type(result), "draws", property(lambda self: fitted.draws))
+    assert posterior_bench._cell("", "", result, refits, (0.0, 0.0)).outcome == "**wrong**"
+    assert jnp.isfinite(fitted.rhat)
