@@ -15,6 +15,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import posterase as pe
 
@@ -47,6 +48,31 @@ def test_the_readmes_ten_lines(capsys):
     assert len(code.splitlines()) <= 17
 
 
+def test_the_page_on_bridges(tmp_path, monkeypatch, capsys):
+    """Its code runs as it stands: the second block on what the first one made, as a file."""
+    monkeypatch.chdir(tmp_path)
+    numpyro_code, file_code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "bridges.md").read_text(), re.DOTALL)
+    names = {}
+    exec(numpyro_code, names)
+    said = capsys.readouterr().out
+    assert "4 rows of 120: accepted by" in said
+    assert "dropped, since they saw the removed rows or may have: sample_stats" in said
+    county = np.where(np.arange(120) < 4, "ANOKA", "AITKIN")
+    samples = names["mcmc"].get_samples(group_by_chain=True)
+    slope, noise = (np.asarray(samples[name])[..., None] for name in ("slope", "noise"))
+    values = -0.5 * ((names["response"] - slope * names["dose"]) / noise) ** 2 - np.log(noise)
+    rows = {"response": (("chain", "draw", "visit"), values)}
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": pe.Draws(samples).to_arviz()["posterior"].to_dataset(),
+            "log_likelihood": xr.Dataset(rows, coords={"county": ("visit", county)}),
+        }
+    )
+    tree.to_netcdf("fit.nc", engine="h5netcdf")
+    exec(file_code, names)
+    assert pe.from_arviz("kept.nc")[0].n_rows == 116
+
+
 def test_version_is_stated_once():
     assert f"## {pe.__version__}" in (ROOT / "CHANGELOG.md").read_text()
     assert f"version: {pe.__version__}" in (ROOT / "CITATION.cff").read_text()
@@ -54,14 +80,17 @@ def test_version_is_stated_once():
 
 def test_extras_are_not_imported():
     """The core alone: heavy or optional libraries are imported where they are used."""
-    code = "import posterase, sys; print([m for m in ('matplotlib', 'arviz_stats') if m in sys.modules])"
+    extras = "matplotlib", "arviz_stats", "numpyro", "zarr"
+    code = f"import posterase, sys; print([m for m in {extras} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().startswith("[]"), done.stdout
 
 
 def test_the_lock_covers_what_pyproject_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["plots"]]
+    wanted = [*project["project"]["dependencies"]]
+    for extra in project["project"]["optional-dependencies"].values():
+        wanted += extra
     for group in project["dependency-groups"].values():
         wanted += group
     lock = (ROOT / "requirements.lock").read_text()

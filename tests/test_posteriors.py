@@ -92,6 +92,13 @@ def test_a_group_without_which_nothing_is_known():
         pe.erase(model, draws, rows=posterior_bench.POSTERIORS[1].group(data))
 
 
+def test_a_group_without_which_a_sum_is_all_that_is_known():
+    """Only mothers with a high school degree left: its coefficient and the intercept cannot be told apart."""
+    _, model, draws = bridged(POSTERIORS[0])
+    with pytest.raises(pe.errors.ImproperPosteriorError, match="a combination of beta"):
+        pe.erase(model, draws, rows="mom_hs == 0")
+
+
 def test_the_bench_without_its_data(tmp_path, monkeypatch):
     monkeypatch.delenv("POSTERASE_DATA", raising=False)
     out = tmp_path / "table.md"

@@ -123,3 +123,17 @@ def test_weights_on_a_few_neighbours_are_worth_no_more():
     assert parameter_ess(draws)["x"] <= 20
     few = np.random.default_rng(0).normal(size=(1, 4))
     assert smooth(few).pareto_k == np.inf
+
+
+@pytest.mark.parametrize("chains", [1, 2, 4])
+def test_independent_draws_count_however_few_chains(chains):
+    x = np.random.default_rng(0).normal(size=(chains, 2000 // chains, 5))
+    assert parameter_ess(pe.Draws({"x": x}))["x"] > 1000
+
+
+def test_numbers_that_never_change_do_not_count_against_the_draws():
+    """As above a Cholesky factor's diagonal; but draws that are all one are one."""
+    x = np.random.default_rng(0).normal(size=(4, 500, 2))
+    x[..., 1] = 3.0
+    assert parameter_ess(pe.Draws({"x": x}))["x"] > 1000
+    assert parameter_ess(pe.Draws({"x": np.ones((4, 500))}))["x"] < 1000

@@ -18,9 +18,17 @@ from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity
 from posterase.numerics.densities import Density, evaluate_at, expectation
 from posterase.parameters import parameter_names
+from posterase.precision import cast_floats, in_float64
 
 INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""
+
+COMBINED_UP_TO = 100
+"""Up to so many parameters combinations of them are looked at, at as many draws more."""
+
+NO_GRADIENT, SOME_GRADIENT = 1e-6, 1e-3
+"""Gradients along a direction, in units of one over the draws' spread along it: of rounding, and of a density. Where a
+posterior is known at all they are of order one."""
 
 
 FAR_OUT, LEAST_FALL = (30.0, 10.0), 3.0
@@ -82,28 +90,46 @@ def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
 def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree) -> None:
     """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
 
-    Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them.
+    Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
+    combinations of parameters, along which they cancel: two coefficients of which only the sum is known.
     """
     names = parameter_names(like)
-    points = jnp.asarray(thetas[:INFORMED_DRAWS], jnp.result_type(*jax.tree.leaves(like)))
-    with_all, without = _depends(full, points, like), _depends(kept, points, like)
-    never = [name for name, leaf in zip(names, jax.tree.leaves(with_all), strict=True) if not np.any(leaf)]
+    d = thetas.shape[1]
+    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
+    with_all, without = (_gradients(density, thetas[places], like) for density in (full, kept))
+    parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
+    never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
     if never:
         raise UnusedParameterError(
             f"the model's density does not depend on {', '.join(never)}, so that it cannot be moved.",
             "leave out what the model computes from its parameters (Draws.from_arviz(…, var_names=…)), and compute it "
             "from the erased draws.",
         )
-    gone = [
-        name
-        for name, before, after in zip(names, *map(jax.tree.leaves, (with_all, without)), strict=True)
-        if np.any(np.asarray(before) & ~np.asarray(after))
-    ]
+    lost = np.any(with_all, axis=0) & ~np.any(without, axis=0)
+    gone = [name for name, part in zip(names, parts, strict=True) if np.any(lost[part])]
+    if not gone and d <= COMBINED_UP_TO:
+        unknown = _unknown_direction(with_all, without, thetas)
+        among = [name for name, part in zip(names, parts, strict=True) if np.abs(unknown[part]).max(initial=0) > 0.1]
+        gone = [f"a combination of {' and '.join(among)}"] if among else []
     if gone:
         raise ImproperPosteriorError(
             f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
             "give it a proper prior, or leave it out of the model along with its rows.",
         )
+
+
+def _unknown_direction(
+    with_all: Float[np.ndarray, "m d"], without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, " d"]:
+    """A direction, in units of the draws' spread, along which only the removed rows had a gradient; else zero."""
+    spread = thetas.std(axis=0)
+    scale = np.where(spread > 0, spread, 1)
+    if not np.isfinite(without).all() or not np.isfinite(with_all).all():
+        return np.zeros_like(spread)
+    direction = np.linalg.svd(without * scale)[2][-1]
+    length = ((thetas / scale) @ direction).std()
+    before, after = (length * np.sqrt(np.mean(((each * scale) @ direction) ** 2)) for each in (with_all, without))
+    return direction if after < NO_GRADIENT < SOME_GRADIENT < before else np.zeros_like(direction)
 
 
 def flat_tails(
@@ -125,8 +151,16 @@ def flat_tails(
     return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
 
 
+def _gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
+    """∇ at raveled parameters, in float64 where it can be had."""
+
+    def run(wide: bool) -> Array:
+        own = cast_floats(like, jnp.float64) if wide else like
+        return _mapped_gradient(density, jnp.asarray(points, jnp.result_type(*jax.tree.leaves(own))), own)
+
+    return np.asarray(in_float64(run, "the model's density")[0], np.float64)
+
+
 @eqx.filter_jit
-def _depends(density: LogDensity, points: Float[Array, "n d"], like: PyTree) -> PyTree:
-    """For each element of each parameter, whether the gradient is anything but zero."""
-    slopes = jax.lax.map(lambda theta: gradient(density, theta, like), points)
-    return jax.tree.map(lambda leaf: leaf != 0, ravel_pytree(like)[1](jnp.abs(slopes).max(axis=0)))
+def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
+    return jax.lax.map(lambda theta: gradient(density, theta, like), points)

@@ -44,6 +44,9 @@ BLOCKS_A_CHAIN, LONG_BLOCKS_A_CHAIN, LONG_NOISE = 25, 5, 1.5
 ones, against autocorrelation that outlasts the short ones. An error from few blocks is noisy: it counts divided by the
 last number."""
 
+FEWEST_LONG_BLOCKS = 10
+"""Over all chains together: a single chain is cut into as many."""
+
 FEWEST_GROUPS, MOST_EFFICIENT = 5, 3.0
 """Fewer effective groups than this say nothing of an error; chains are not taken for more efficient than this."""
 
@@ -185,7 +188,8 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     both = np.concatenate([values, (values - share @ values) ** 2], axis=1)
     shape = draws.n_chains, draws.n_draws
     short = effective_sizes(both, share, blocks(*shape)[places])
-    long = effective_sizes(both, share, blocks(*shape, LONG_BLOCKS_A_CHAIN)[places])
+    long_blocks = max(LONG_BLOCKS_A_CHAIN, -(-FEWEST_LONG_BLOCKS // draws.n_chains))
+    long = effective_sizes(both, share, blocks(*shape, long_blocks)[places])
     sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1).min(axis=0)
     known = np.ptp(values, axis=0) == 0
     if not known.all():
