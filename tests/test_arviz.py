@@ -6,6 +6,7 @@ import sys
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import xarray as xr
 from typer.testing import CliRunner
@@ -71,6 +72,10 @@ def planted_tree(beta):
                 "term_scale": ("term", np.ones(3)),
                 "unnamed": ("unnamed_dim_0", values["z"]),
                 "odds": ("odd", np.full(7, PLANTED)),
+                "elsewhere": ("observation", values["x"]),
+                "distances": (("obs", "obs2"), np.where(np.isin(EVERYONE, REMOVED), PLANTED, np.ones((N, N)))),
+                "age": ("who", np.where(np.arange(30) == 17, PLANTED, 1.0)),
+                "who_index": ("obs", PERSON),
             },
             **coords,
             name_of=((), NAME),
@@ -88,7 +93,13 @@ def planted_tree(beta):
         "fitted": (("chain", "draw", "fitted_dim_0"), of_draws),
         "step": (("chain", "draw"), np.ones(SHAPE, int)),
     }
-    posterior = posterior.assign(more).assign_coords(obs=labels, whose=NAME)
+    people = np.array([f"person {i}" for i in range(30)], object)
+    people[17] = NAME
+    more["alpha"] = (("chain", "draw", "who"), np.random.default_rng(4).normal(size=(*SHAPE, 30)))
+    posterior = posterior.assign(more).assign_coords(
+        obs=labels, whose=NAME, who=people, term=("term", list("abc"), {"note": NAME}), extra=("k", [NAME, NAME])
+    )
+    posterior["chain"].attrs["note"] = NAME
     tree["posterior"] = xr.DataTree(posterior.assign_attrs(note=NAME, number=PLANTED))
     tree["log_likelihood"] = xr.DataTree(group({"y": (dims, likelihood, {"about": NAME})}, **coords, **draws))
     tree.attrs["note"] = NAME
@@ -146,7 +157,10 @@ def test_what_comes_out_does_not_hold_the_person(beta, tmp_path, resample):
         groups |= {"posterior_predictive"} | (set() if resample else {"sample_stats"})
         assert set(tree.children) == groups - dropped
         assert tree["observed_data"]["obs"].values.tolist() == [f"row {i}" for i in KEPT]
-        assert set(tree["constant_data"].data_vars) == {"x", "both", "turned", "person", "term_scale", "unnamed"}
+        cut = {"x", "both", "turned", "person", "unnamed", "elsewhere", "distances", "who_index"}
+        assert set(tree["constant_data"].data_vars) == cut | {"term_scale", "age"}
+        assert tree["constant_data"]["distances"].shape == (N - 2, N - 2)
+        assert tree["posterior"]["alpha"].shape == (*SHAPE, 29)
         assert tree["constant_data"]["turned"].shape == (2, N - 2)
         if not resample:
             np.testing.assert_allclose(tree["log_likelihood"]["y"], log_likelihood(beta)[..., KEPT])
@@ -163,6 +177,12 @@ def test_nothing_is_left_in_memory(beta):
         assert NAME not in str(group.attrs)
     for block in container.table.blocks:
         assert NAME not in str({name: values.tolist() for name, values in block.columns.items()})
+    for draws in (result.draws, result.before):
+        assert NAME not in str(draws.labels.coords)
+        assert not any(np.isclose(leaf, PLANTED).any() for leaf in draws.params.values())
+    block = result.model.blocks[0]
+    assert block.rows.tolist() == KEPT.tolist()
+    np.testing.assert_allclose(block.variables[0].values, log_likelihood(beta)[..., KEPT])
 
 
 # --- weights
@@ -246,6 +266,30 @@ def test_several_observed_variables(beta):
     assert np.corrcoef(raw.ravel(), expected.ravel())[0, 1] > 0.99
 
 
+def test_two_axes_of_rows_that_nobody_named(beta):
+    """CmdStan with two log_liks: what is as long as one of them is cut with it."""
+    likelihood = log_likelihood(beta)
+    dims = ("chain", "draw")
+    tree = tree_of(beta, "log_lik_dim_0")
+    group = tree["log_likelihood"].to_dataset().assign(other=((*dims, "other_dim_0"), likelihood[..., :10]))
+    tree["log_likelihood"] = xr.DataTree(group)
+    tree["posterior"] = xr.DataTree(tree["posterior"].to_dataset().assign(fit=((*dims, "fit_dim_0"), likelihood)))
+    result = pe.erase(*pe.from_arviz(tree), rows=REMOVED)
+    assert result.draws.to_arviz()["posterior"]["fit"].shape == (*SHAPE, N - 2)
+    assert "taken for rows by their length: the axes fit_dim_0" in " ".join(result.verdict.notes)
+
+
+def test_labels_of_several_levels(beta, tmp_path):
+    index = pd.MultiIndex.from_arrays([PERSON, np.arange(N) % 2], names=["person", "visit"])
+    tree = tree_of(beta)
+    group = tree["log_likelihood"].to_dataset().assign_coords(xr.Coordinates.from_pandas_multiindex(index, "obs"))
+    tree["log_likelihood"] = xr.DataTree(group)
+    result = pe.erase(*pe.from_arviz(tree), rows={"person": 17})
+    assert result.n_removed == 2
+    result.draws.save(tmp_path / "kept.nc")
+    assert 17 not in xr.open_datatree(tmp_path / "kept.nc", engine="h5netcdf")["log_likelihood"]["person"]
+
+
 def test_only_weights_can_be_had(beta):
     model, draws = pe.from_arviz(tree_of(beta))
     with pytest.raises(pe.errors.NeedsDensityError, match="Transport needs"):
@@ -313,6 +357,11 @@ def without(tree, name):
             ),
             pe.errors.DrawsShapeError,
             "needs a chain and a draw",
+        ),
+        (
+            lambda tree: tree.assign({"posterior": xr.DataTree(tree["posterior"].to_dataset().astype(int))}),
+            pe.errors.IntegerParametersError,
+            "no real parameters",
         ),
         (lambda tree: 3, pe.errors.InvalidTypeError, "pass a netCDF file"),
         (lambda tree: "nowhere.nc", pe.errors.InputFileError, "there is no file"),

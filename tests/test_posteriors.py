@@ -118,7 +118,7 @@ def test_a_cell_of_the_bench(x64, monkeypatch):
     cell = posterior_bench.measure(fitted, "a group", rows)
     assert cell.outcome == "at the floor", cell
     result = pe.erase(fitted.model, fitted.draws, rows)
-    refits, _ = posterior_bench.refit(fitted.model.without(fitted.model.removal(rows)), result)
+    refits, _ = posterior_bench.refit(fitted, rows, result)
     monkeypatch.setattr(type(result), "draws", property(lambda self: fitted.draws))
     assert posterior_bench._cell("", "", result, refits, (0.0, 0.0)).outcome == "**wrong**"
     assert jnp.isfinite(fitted.rhat)

@@ -2,6 +2,7 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import posterase as pe
-from posterase.rows import Block, RowTable, blanked, lagged
+from posterase.columns import lagged
+from posterase.rows import Block, RowTable, blanked
 
 COUNTY = np.array(["AITKIN", "ANOKA", "ANOKA", "BECKER", "AITKIN"])
 FLOOR = np.array([0, 1, 0, 1, 1])
@@ -43,6 +45,14 @@ TABLE = RowTable(
         (xr.DataArray([False, True, True], dims="visit"), [6, 7]),
         (xr.DataArray(COUNTY, dims="home") == "ANOKA", [1, 2]),
         (pd.Series(COUNTY) == "BECKER", [3]),
+        ({"home": np.array([False, True, False, False, True])}, [1, 4]),
+        ({"floor": pd.Series([True, False, False, False, False])}, [0]),
+        ({"floor": range(1)}, [0, 2]),
+        ({"county": pd.Index(["BECKER"])}, [3]),
+        (jnp.array([True, False, True]), [5, 7]),
+        (xr.DataArray([True, False, False, False, False], dims="home", coords={"home": list("edcba")}), [4]),
+        (pd.Series([True, False, False, False, False], index=list("edcba")), [4]),
+        (pd.array([True, False, False, False, True], dtype="boolean"), [0, 4]),
     ],
     ids=str,
 )
@@ -71,12 +81,41 @@ def test_selections(selection, ids):
         ({"radon": [7]}, pe.errors.RowsError, "ids from 0 to 4"),
         ({"radon": [True]}, pe.errors.RowsError, "'radon' has 5 rows"),
         (np.ones(4, bool), pe.errors.RowsError, "'home' 5, 'visit' 3"),
+        ("floor == [0, 1]", pe.errors.RowsError, "not a condition"),
+        ("not " * 3000 + "floor == 1", pe.errors.RowsError, "not a condition"),
+        ([[1], [2, 3]], pe.errors.RowsError, "give row ids"),
+        (pd.array([True, None, False, False, True], dtype="boolean"), pe.errors.RowsError, "missing values"),
+        ({"radon": [1], "county": "ANOKA"}, pe.errors.RowsError, "mixes"),
     ],
     ids=str,
 )
 def test_selections_that_mean_nothing(selection, error, said):
     with pytest.raises(error, match=re.escape(said)):
         TABLE.select(selection)
+
+
+def test_numbers_where_labels_are_other_numbers():
+    """After an erasure was saved and read again: is row 10 the tenth, or the one called 10?"""
+    table = RowTable((Block("obs", 4, columns={"obs": np.array([0, 1, 3, 4])}),))
+    with pytest.raises(pe.errors.RowsError, match="'obs == 3' for the label"):
+        table.select([3])
+    np.testing.assert_array_equal(table.select("obs == 3"), [2])
+    whole = RowTable((Block("obs", 4, columns={"obs": np.arange(4)}),)).without(np.array([True, False, True, True]))
+    np.testing.assert_array_equal(whole.select([3]), [3])
+
+
+def test_removed_rows_are_not_selected_again():
+    table = TABLE.without(np.arange(8) != 1)
+    np.testing.assert_array_equal(table.select("floor != 7"), [0, 2, 3, 4])
+    np.testing.assert_array_equal(table.select("not county == 'X'"), [0, 2, 3, 4, 5])
+
+
+def test_dates():
+    days = np.array(["1970-01-02", "1970-01-03", "1970-01-04"], "datetime64[ns]")
+    table = RowTable((Block("day", 3, columns={"day": days}),))
+    for selection in ("day == '1970-01-03'", ["1970-01-03"], [pd.Timestamp("1970-01-03")], days[1:2]):
+        np.testing.assert_array_equal(table.select(selection), [1])
+    np.testing.assert_array_equal(table.select("day > '1970-01-02'"), [1, 2])
 
 
 def test_labels_where_there_are_none():
@@ -129,15 +168,36 @@ def test_plain_models_take_names_of_their_data():
     np.testing.assert_array_equal(by_name.draws.params["mu"], by_mask.draws.params["mu"])
 
 
-def test_values_that_kept_rows_go_on_holding():
-    y = np.random.default_rng(0).normal(size=40)
-    table = RowTable((Block("t", 38, columns={"y": y[2:], "before": y[:-2], "other": y[2:] ** 2}),))
-    assert "row 7, which is kept, holds y of row 5, which is removed" in lagged(table, np.array([5]))
-    assert lagged(table, np.array([5, 7, 36])) == "" or "row 9" in lagged(table, np.array([5, 7, 36]))
-    assert lagged(table, np.array([36, 37])) == ""
-    assert lagged(table, np.array([5, *range(7, 38, 2)])) == ""
+RNG = np.random.default_rng(0)
+SERIES = RNG.normal(size=40)
+COUNTS = RNG.poisson(20, size=40)
+PANEL = RNG.normal(size=(8, 6))
 
 
-def test_categories_that_repeat_are_no_series():
-    table = RowTable((Block("t", 40, columns={"a": (np.arange(40) > 20) * 1.0, "b": (np.arange(40) > 21) * 1.0}),))
-    assert lagged(table, np.array([5])) == ""
+@pytest.mark.parametrize(
+    ("columns", "lag"),
+    [
+        ({"y": SERIES[2:], "before": SERIES[:-2]}, 2),
+        ({"y": COUNTS[1:], "before": COUNTS[:-1]}, 1),
+        ({"y": SERIES[2:], "L[0]": SERIES[1:-1], "L[1]": SERIES[:-2]}, 1),
+        ({"y": PANEL[:, 1:].ravel(), "before": PANEL[:, :-1].ravel()}, 1),
+    ],
+    ids=["a series", "counts", "a matrix of lags", "a panel"],
+)
+def test_values_that_kept_rows_go_on_holding(columns, lag):
+    size = len(columns["y"])
+    table = RowTable((Block("t", size, ("y",), columns=columns),))
+    assert f"row {5 + lag}, which is kept, holds y of row 5, which is removed" in lagged(table, np.array([5]))
+    assert lagged(table, np.arange(5, size)) == ""
+
+
+def test_what_is_no_series():
+    grid = np.arange(40.0)
+    steps = {"a": (grid > 20) * 1.0, "b": (grid > 21) * 1.0}
+    for columns in (
+        steps,
+        {"t": grid, "t3": grid - 3},
+        {"y": SERIES, "x": SERIES**2},
+        {"y": grid % 2, "x": (grid + 1) % 2},
+    ):
+        assert lagged(RowTable((Block("t", 40, columns=columns),)), np.array([5])) == ""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -50,6 +50,30 @@ Computed = Callable[[Any, PyTree], Mapping[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class Grouping:
+    """An axis of groups, and which of them every row of a block belongs to."""
+
+    block: int
+    member: Int[np.ndarray, " rows"]
+    """The number of every row's group; −1 for rows that are gone."""
+    had: Bool[np.ndarray, " groups"]
+    """Groups that had rows to begin with."""
+
+    @classmethod
+    def of(cls, block: int, member: Int[np.ndarray, " rows"], size: int) -> Grouping:
+        """From the group of every row, of this many."""
+        return cls(block, member, np.isin(np.arange(size), member))
+
+    def left(self, present: Bool[np.ndarray, " rows"]) -> Bool[np.ndarray, " groups"]:
+        """Groups that stay: those with rows left, and those that never had any."""
+        return ~self.had | np.isin(np.arange(len(self.had)), self.member[present])
+
+    def without(self, present: Bool[np.ndarray, " rows"]) -> Grouping:
+        """The same, with the groups of absent rows forgotten."""
+        return Grouping(self.block, np.where(present, self.member, -1), self.had)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Container:
     """Everything but the draws' values."""
 
@@ -66,6 +90,10 @@ class Container:
     """Rows that have not been removed."""
     parameter_dims: frozenset[str] = frozenset()
     """Names of axes of the parameters: what has no other axis speaks of no row."""
+    unknown_dims: frozenset[str] = frozenset()
+    """Axes that may be rows of one block or of another: what has them does not come out."""
+    group_dims: dict[str, Grouping] = dataclasses.field(default_factory=dict)
+    """Axes of groups of rows: persons, counties. A group none of whose rows is left is cut out like a row."""
     attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
     model: Any = None
     """The model of the present rows, where there is one, to compute the companions anew."""
@@ -87,27 +115,35 @@ class Container:
             return self
         left = self._masks(present, among=self.present)
         groups = {name: self._cleaned(name, group, left) for name, group in self.groups.items()}
+        companions = self.companions.drop_vars(
+            [name for name, values in self.companions.data_vars.items() if self.unknown_dims & set(values.dims)]
+        )
+        forgotten = {d: each.without(self._of_block(present, each.block)) for d, each in self.group_dims.items()}
         return dataclasses.replace(
             self,
             table=self.table.without(present),
             groups={name: group for name, group in groups.items() if group.data_vars},
-            companions=_bare(_only(self.companions, left)),
+            companions=_bare(_only(companions, left)),
             attrs={name: value for name, value in self.attrs.items() if name in LIBRARY_ATTRS},
             present=present,
+            group_dims=forgotten,
             model=None if self.model is None else kept,
         )
 
-    def relabelled(self, coords: xr.Dataset) -> xr.Dataset:
-        """Coordinates of all rows with the labels of removed ones blanked out."""
+    def relabelled(self, coords: xr.Dataset, dims: Iterable[str]) -> xr.Dataset:
+        """Coordinates along these axes, bare of all else, with the labels of what was removed blanked out."""
+        if self.present.all():
+            return coords
         masks = self._masks(self.present)
-        changed = {}
+        kept = {}
         for name, values in coords.coords.items():
-            for axis, dim in enumerate(values.dims):
-                if str(dim) in masks:
-                    rows_first = blanked(np.moveaxis(values.values, axis, 0), masks[str(dim)])
-                    changed[name] = (values.dims, np.moveaxis(rows_first, 0, axis))
-        single = [name for name, values in coords.coords.items() if values.ndim == 0 and not self.present.all()]
-        return coords.assign_coords(changed).drop_vars(single)
+            if values.ndim and set(map(str, values.dims)) <= {*SAMPLE_DIMS, *dims}:
+                blank = values.values
+                for axis, dim in enumerate(values.dims):
+                    if str(dim) in masks:
+                        blank = np.moveaxis(blanked(np.moveaxis(blank, axis, 0), masks[str(dim)]), 0, axis)
+                kept[name] = (values.dims, blank)
+        return xr.Dataset(coords=kept)
 
     # --- out again
 
@@ -147,15 +183,21 @@ class Container:
         """What was done to the container since `before`, and what is to be known of it, in words for a verdict."""
         moved = self.moved(params)
         out = [name for name in self.groups if name in OF_ROWS or not moved]
-        gone = [f"{name} of the posterior" for name in self.companions.data_vars if moved and self.computed is None]
+        anew = self.computed is not None
+        lost = [name for name in before.companions.data_vars if (moved and not anew) or name not in self.companions]
+        gone = [f"{name} of the posterior" for name in lost]
         gone += [name for name in before.groups if name not in out]
         for name in out:
-            lost = [each for each in before.groups[name].data_vars if each not in self.groups[name].data_vars]
-            gone += [f"{each} of {name}" for each in lost]
+            missing = [each for each in before.groups[name].data_vars if each not in self.groups[name].data_vars]
+            gone += [f"{each} of {name}" for each in missing]
         said = []
         cut = [name for name in out if any(dim in self.row_dims for dim in before.groups[name].dims)]
         if cut:
             said.append(f"cut to the kept rows: {', '.join(cut)}")
+        for dim in self.group_dims:
+            emptied = int(before._masks(before.present)[dim].sum() - self._masks(self.present)[dim].sum())
+            if emptied:
+                said.append(f"cut out, since none of its rows is left: {emptied} of {dim}")
         if gone:
             said.append(f"dropped, since they saw the removed rows or may have: {', '.join(gone)}")
         return (*said, *self.remarks, *self._preprocessing())
@@ -171,23 +213,33 @@ class Container:
 
     # --- pieces
 
+    def _of_block(self, rows: Bool[np.ndarray, " rows"], block: int) -> Bool[np.ndarray, " some"]:
+        return rows[[at for _, at in self.table.placed()][block]]
+
     def _masks(
         self, present: Bool[np.ndarray, " rows"], among: Bool[np.ndarray, " rows"] | None = None
     ) -> dict[str, Bool[np.ndarray, " some"]]:
-        """Which rows stay, by the name of their axis: of all rows, or of those among which an axis was cut before."""
-        places = [at for _, at in self.table.placed()]
-        among = np.ones_like(present) if among is None else among
-        return {dim: present[places[block]][among[places[block]]] for dim, block in self.row_dims.items()}
+        """What stays, by the name of its axis: of all, or of what an axis was cut to before."""
+
+        def by_axis(rows: Bool[np.ndarray, " rows"]) -> dict[str, Bool[np.ndarray, " some"]]:
+            groups = {dim: each.left(self._of_block(rows, each.block)) for dim, each in self.group_dims.items()}
+            return {dim: self._of_block(rows, block) for dim, block in self.row_dims.items()} | groups
+
+        masks = by_axis(present)
+        return masks if among is None else {dim: masks[dim][before] for dim, before in by_axis(among).items()}
 
     def _cleaned(self, name: str, group: xr.Dataset, left: Mapping[str, Bool[np.ndarray, " some"]]) -> xr.Dataset:
         """What of a group is known to be free of the removed rows."""
         if not _known(name, whole=False):
             return xr.Dataset()
-        harmless = {*self.parameter_dims, *SAMPLE_DIMS} if name not in OF_DRAWS else set()
+        harmless = set() if name in OF_DRAWS else {*self.parameter_dims, *self.group_dims}
+        if name not in ("observed_data", "constant_data"):
+            harmless |= set(SAMPLE_DIMS)
         stay = [
             variable
             for variable, values in group.data_vars.items()
-            if any(dim in self.row_dims for dim in values.dims) or (values.ndim and set(values.dims) <= harmless)
+            if not self.unknown_dims & set(values.dims)
+            and (any(dim in self.row_dims for dim in values.dims) or (values.ndim and set(values.dims) <= harmless))
         ]
         return _bare(_only(group[stay], left))
 
@@ -212,22 +264,6 @@ def fingerprint(values: Mapping[str, Any]) -> str:
     return digest.hexdigest()
 
 
-def looks_standardised(table: RowTable) -> str:
-    """Which columns have mean 0 and standard deviation 1, or mean 0 alone: computed from all rows, it seems."""
-    found = []
-    for block in table.blocks:
-        for name, values in block.columns.items():
-            if values.dtype.kind != "f" or block.size < 10 or not np.isfinite(values).all():
-                continue
-            wide = values.astype(np.float64)
-            spread = wide.std()
-            if spread == 0 or abs(wide.mean()) > 1e-5 * spread:
-                continue
-            unit = min(abs(spread - 1), abs(wide.std(ddof=1) - 1)) < 1e-5
-            found.append(f"{name} looks {'standardised' if unit else 'centred'} with all rows")
-    return "; ".join(found)
-
-
 def _known(group: str, whole: bool) -> bool:
     """Whether a group may come out: any group before the first removal."""
     return whole or group in OF_ROWS or group in OF_DRAWS
@@ -239,7 +275,8 @@ def _only(group: xr.Dataset, masks: Mapping[str, Bool[np.ndarray, " some"]]) -> 
 
 
 def _bare(group: xr.Dataset) -> xr.Dataset:
-    """Without attributes, encodings and single numbers, but for the names of libraries."""
+    """Without attributes, encodings, and labels of nothing, but for the names of libraries."""
     bare = group.drop_attrs(deep=True).drop_encoding()
-    bare = bare.drop_vars([name for name, values in bare.coords.items() if values.ndim == 0])
+    used = {dim for values in bare.data_vars.values() for dim in values.dims}
+    bare = bare.drop_vars([n for n, each in bare.coords.items() if each.ndim == 0 or not set(each.dims) <= used])
     return bare.assign_attrs({name: group.attrs[name] for name in LIBRARY_ATTRS if name in group.attrs})

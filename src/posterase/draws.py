@@ -175,7 +175,7 @@ class Draws(eqx.Module):
         if self.container is None:
             return self
         container = self.container.without(ids, kept)
-        coords = container.relabelled(self.labels.coords)
+        coords = container.relabelled(self.labels.coords, [dim for dims in self.labels.dims.values() for dim in dims])
         return Draws(self.params, self.log_weights, dims=self.labels.dims, coords=coords, container=container)
 
     def thin(self, step: int) -> Draws:

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Key
 
 from posterase.checks import is_a, once
+from posterase.columns import lagged
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
@@ -44,7 +45,7 @@ from posterase.numerics.densities import unconstrained
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, parameter_ess
 from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain, rounded
 from posterase.progress import shown
-from posterase.rows import lagged, table_of
+from posterase.rows import table_of
 from posterase.sampling.mixing import different_modes, split_rhat
 from posterase.stored import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.version import __version__
@@ -293,6 +294,9 @@ def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
 
 def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:
     """Once for each kind of model: whether rows look at each other is a property of its functions."""
+    if model.checked_each_time:
+        model.check_additivity(draws, removal, samples=1)
+        return
     leaves, structure = jax.tree.flatten(model)
     kind = ("additive", structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
     once(kind, lambda: model.check_additivity(draws, removal, samples=1))

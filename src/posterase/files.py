@@ -113,7 +113,7 @@ def write_netcdf(tree: xr.DataTree, path: Path) -> None:
 
 
 def _large(values: xr.DataArray) -> bool:
-    return values.size > PIECE_ELEMENTS and values.dtype.kind in "fiub"
+    return values.size > PIECE_ELEMENTS and values.dtype.kind in "fiu"
 
 
 def pieces(values: xr.Variable) -> Iterator[tuple[tuple[slice, ...], Shaped[np.ndarray, "..."]]]:

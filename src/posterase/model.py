@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -92,6 +92,9 @@ class Removal(eqx.Module):
 class AbstractModel(eqx.Module):
     """What erasers know of a model: parameters, rows, and log densities of unconstrained parameters."""
 
+    checked_each_time: ClassVar[bool] = False
+    """Whether every removal is checked to leave kept rows alone: for what nobody wrote with rows in mind."""
+
     data: eqx.AbstractVar[PyTree]
     present: eqx.AbstractVar[Bool[Array, " rows"]]
     transforms: eqx.AbstractVar[dict[str, Transform]]
@@ -109,8 +112,8 @@ class AbstractModel(eqx.Module):
         """How many numbers of `rows` rows are in memory at once when they are evaluated."""
 
     @abc.abstractmethod
-    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
-        """The data with every row that is not left overwritten by a copy of one that is."""
+    def _without(self: M, left: Bool[Array, " rows"]) -> M:
+        """The model of the rows that are left, with nothing of the others in it."""
 
     @abc.abstractmethod
     def _check_functions(self, params: PyTree) -> None:
@@ -143,8 +146,7 @@ class AbstractModel(eqx.Module):
     def without(self: M, removal: Removal) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it."""
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        left = self.present.at[removal.rows].set(False)
-        return eqx.tree_at(lambda model: (model.data, model.present), self, (self._overwritten(left), left))
+        return self._without(self.present.at[removal.rows].set(False))
 
     # --- parameters
 
@@ -272,8 +274,8 @@ class Model(AbstractModel):
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements
 
-    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
-        return overwrite(self.data, left)
+    def _without(self: M, left: Bool[Array, " rows"]) -> M:
+        return with_rows(self, overwrite(self.data, left), left)
 
     def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_prior", self.log_prior, params)
@@ -293,11 +295,7 @@ class Model(AbstractModel):
             checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
         left = np.setdiff1d(self.row_ids, removal.row_ids)
-        alone = eqx.tree_at(
-            lambda model: (model.data, model.present),
-            self,
-            (jax.tree.map(lambda leaf: leaf[left], self.data), jnp.ones(len(left), bool)),
-        )
+        alone = with_rows(self, jax.tree.map(lambda leaf: leaf[left], self.data), jnp.ones(len(left), bool))
         models = (self, self.without(removal), alone)
         (full, eps), (kept_sum, _), (alone_sum, _) = (_precisely(model.log_joint, params) for model in models)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
@@ -383,8 +381,8 @@ class MaskedModel(AbstractModel):
     def elements(self, rows: int) -> int:
         return max(coupled_elements(self.present.shape[0]), sum(leaf.size for leaf in jax.tree.leaves(self.data)))
 
-    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
-        return overwrite(self.data, left)
+    def _without(self: M, left: Bool[Array, " rows"]) -> M:
+        return with_rows(self, overwrite(self.data, left), left)
 
     def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_density", self.masked_log_density, params, self.data, self.present)
@@ -442,6 +440,11 @@ class Split(NamedTuple):
     full: LogDensity
     kept: LogDensity
     removed: RemovedLogLikelihood
+
+
+def with_rows(model: M, data: PyTree, present: Bool[Array, " rows"]) -> M:
+    """The model with other data, and other rows present."""
+    return eqx.tree_at(lambda each: (each.data, each.present), model, (data, present))
 
 
 def coupled_elements(rows: int) -> int:

@@ -18,26 +18,33 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from posterase.draws import Draws
 from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
 from posterase.files import pieces
-from posterase.model import AbstractModel, Removal, overwrite
+from posterase.model import AbstractModel, Removal
 from posterase.transforms import Transform
 
 GIVE_THE_MODEL = "Give the model as well, through its bridge: pe.from_numpyro(model, *data, draws=file)."
 
 
 class LikelihoodBlock:
-    """Stored log-likelihoods of the rows of one axis: variables `(chain, draw, row, …)`."""
+    """Stored log-likelihoods of the rows of one axis: variables `(chain, draw, row, …)` of the rows that are left."""
 
-    def __init__(self, size: int, variables: Sequence[xr.Variable]):
+    def __init__(self, size: int, variables: Sequence[xr.Variable], rows: Int[np.ndarray, " left"] | None = None):
         self.size, self.variables = size, tuple(variables)
+        self.rows = np.arange(size) if rows is None else rows
 
     def total(self, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, "chain draw"]:
         """Σ over these rows, in float64. Variables are read a piece at a time: they may be larger than memory."""
+        places = np.searchsorted(self.rows, rows)
         total = np.zeros(self.variables[0].shape[:2])
         for variable in self.variables:
             for (chain, draw, *_), values in pieces(variable):
-                picked = np.take(values, rows, axis=2).astype(np.float64)
+                picked = np.take(values, places, axis=2).astype(np.float64)
                 total[chain, draw] += picked.sum(axis=tuple(range(2, picked.ndim)))
         return total
+
+    def without(self, left: Bool[np.ndarray, " rows"]) -> LikelihoodBlock:
+        """Only the rows that are left; still in the file, where they are there."""
+        places = np.flatnonzero(left[self.rows])
+        return LikelihoodBlock(self.size, [each[:, :, places] for each in self.variables], self.rows[places])
 
 
 class StoredLikelihoods(AbstractModel):
@@ -53,7 +60,7 @@ class StoredLikelihoods(AbstractModel):
     def __init__(self, blocks: Sequence[LikelihoodBlock], fitted: PyTree):
         self.blocks = tuple(blocks)
         self.data = jnp.arange(sum(block.size for block in self.blocks))
-        self.present = jnp.ones(len(self.data), bool)
+        self.present = jnp.concatenate([jnp.isin(jnp.arange(block.size), block.rows) for block in self.blocks])
         self.transforms = {}
         self.fitted = fitted
 
@@ -88,8 +95,11 @@ class StoredLikelihoods(AbstractModel):
     def elements(self, rows: int) -> int:
         return rows
 
-    def _overwritten(self, left: Bool[Array, " rows"]) -> PyTree:
-        return overwrite(self.data, left)
+    def _without(self, left: Bool[Array, " rows"]) -> StoredLikelihoods:
+        ends = np.cumsum([block.size for block in self.blocks])[:-1]
+        parts = np.split(np.asarray(left), ends)
+        blocks = [block.without(part) for block, part in zip(self.blocks, parts, strict=True)]
+        return StoredLikelihoods(blocks, self.fitted)
 
     def _check_functions(self, params: PyTree) -> None:
         pass

@@ -10,19 +10,30 @@ and `log_likelihood` will do. Log-likelihoods stay in the file until they are us
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import xarray as xr
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 
-from posterase.container import SAMPLE_DIMS, UNNAMED, Computed, Container, looks_standardised
+from posterase.columns import looks_standardised
+from posterase.container import SAMPLE_DIMS, UNNAMED, Computed, Container, Grouping
 from posterase.draws import Draws, groups_of
-from posterase.errors import AmbiguousRowsError, DrawsShapeError, InvalidTypeError, MissingGroupError, WarmupDrawsError
-from posterase.files import PIECE_ELEMENTS, read_tree
-from posterase.rows import Block, RowTable
+from posterase.errors import (
+    AmbiguousRowsError,
+    DrawsShapeError,
+    IntegerParametersError,
+    InvalidTypeError,
+    MissingGroupError,
+    WarmupDrawsError,
+)
+from posterase.files import read_tree
+from posterase.parameters import check_known
+from posterase.rows import Block, RowTable, columns_of
 from posterase.stored import LikelihoodBlock, StoredLikelihoods
 
 DATA_GROUPS = ("constant_data", "observed_data")
@@ -44,7 +55,7 @@ def from_arviz(
     rows
         The axis of the log-likelihoods that is the rows, where they have several; a list, where there are more.
     var_names
-        The parameters to watch and to give out; all, where it is left out.
+        The parameters whose effective draws are watched; all but those of single rows, where it is left out.
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
@@ -61,27 +72,36 @@ def from_arviz(
     likelihoods = _likelihoods(groups)
     wanted = [rows] if isinstance(rows, str) else list(rows)
     dims = {str(name): _row_dim(str(name), values, wanted) for name, values in likelihoods.data_vars.items()}
-    blocks, row_dims = _blocks(dims, likelihoods)
-    row_dims = with_unnamed(row_dims, blocks, groups)
-    posterior = groups["posterior"]
-    names = [
-        str(name)
-        for name, values in posterior.data_vars.items()
-        if values.dtype.kind == "f"
-        and (values.size <= PIECE_ELEMENTS or not set(row_dims) & set(values.dims))
-        and (var_names is None or name in var_names)
-    ]
-    given = Draws.from_arviz(sampled(groups), var_names=names if var_names is None else var_names)
-    variables = [[name for name, dim in dims.items() if row_dims[dim] == block] for block in range(len(blocks))]
+    blocks, named = _blocks(dims, likelihoods)
+    axes = axes_of(named, blocks, groups, frozenset())
+    names = _parameters(groups["posterior"], axes, var_names)
+    given = Draws.from_arviz(sampled(groups), var_names=names)
+    variables = [[name for name, dim in dims.items() if named[dim] == block] for block in range(len(blocks))]
     stored = [
         LikelihoodBlock(size, [_draws_first(likelihoods[name], dims[name], given) for name in held])
         for (_, size), held in zip(blocks, variables, strict=True)
     ]
     rows_of = [Block(dim, size, tuple(held)) for (dim, size), held in zip(blocks, variables, strict=True)]
-    table = labelled(rows_of, row_dims, groups)
-    container = make_container(groups, names, table, row_dims, preprocessing)
+    container = make_container(groups, names, labelled(rows_of, axes, groups), axes, preprocessing)
     draws = given.inside(container)
     return StoredLikelihoods(stored, draws.params), draws
+
+
+def _parameters(posterior: xr.Dataset, axes: Axes, var_names: Sequence[str] | None) -> list[str]:
+    """The variables to weigh: real ones, without those of single rows, which go along beside them."""
+    if isinstance(var_names, str):
+        var_names = [var_names]
+    if var_names is not None:
+        check_known(var_names, [str(name) for name in posterior.data_vars], "var_names")
+        return list(var_names)
+    real = [str(name) for name, values in posterior.data_vars.items() if values.dtype.kind == "f"]
+    names = [name for name in real if not {*axes.rows, *axes.unknown} & set(posterior[name].dims)]
+    if not names:
+        raise IntegerParametersError(
+            f"the posterior has no real parameters but of single rows: {', '.join(map(str, posterior.data_vars))}.",
+            "name those to weigh: var_names=[…].",
+        )
+    return names
 
 
 # --- what both bridges read
@@ -91,11 +111,10 @@ def opened(source: Any) -> dict[str, xr.Dataset]:
     """The groups of a file or a tree, with a posterior among them."""
     if isinstance(source, (str, os.PathLike)):
         source = read_tree(source)
-    groups = groups_of(source)
+    groups = {name: _plain_indexes(group) for name, group in groups_of(source).items()}
     if not groups and not isinstance(source, xr.DataTree):
         raise InvalidTypeError(
-            f"source is a {type(source).__name__}.",
-            "pass a netCDF file, a zarr folder, a DataTree or an InferenceData.",
+            f"source is a {type(source).__name__}.", "pass a netCDF file, a zarr folder, a DataTree or InferenceData."
         )
     if "posterior" not in groups and "warmup_posterior" in groups:
         raise WarmupDrawsError(
@@ -103,6 +122,13 @@ def opened(source: Any) -> dict[str, xr.Dataset]:
         )
     _need(groups, "posterior", "pass the file that holds the posterior draws.")
     return groups
+
+
+def _plain_indexes(group: xr.Dataset) -> xr.Dataset:
+    """Labels of several levels as plain coordinates: an index remembers levels that are gone."""
+    several = [name for name, index in group.indexes.items() if isinstance(index, pd.MultiIndex)]
+    own = [name for name in several if name in group.dims]
+    return group.reset_index(own).drop_vars(own, errors="ignore") if own else group
 
 
 def check_sampled(groups: Mapping[str, xr.Dataset]) -> None:
@@ -115,43 +141,93 @@ def check_sampled(groups: Mapping[str, xr.Dataset]) -> None:
         )
 
 
-def with_unnamed(
-    row_dims: Mapping[str, int], blocks: Sequence[tuple[str, int]], groups: Mapping[str, xr.Dataset]
-) -> dict[str, int]:
-    """Names of axes of rows, with those that nobody named and that have as many entries as there are rows.
+class Axes(NamedTuple):
+    """What the axes of a tree are."""
 
-    Programs that do not name axes (CmdStan, say) call the same rows `log_lik_dim_0`, `y_dim_0` and `mu_dim_0`. Where
-    there is but one axis of rows, an unnamed axis of the same length is taken for it: rather cut than leaked.
+    rows: dict[str, int]
+    """Names that axes of rows go by, and their block."""
+    unknown: frozenset[str]
+    """Axes as long as several blocks: nobody knows whose rows."""
+    guessed: tuple[str, ...]
+    """Axes that were taken for rows by their length alone."""
+
+
+def axes_of(
+    named: Mapping[str, int],
+    blocks: Sequence[tuple[str, int]],
+    groups: Mapping[str, xr.Dataset],
+    parameters: frozenset[str],
+) -> Axes:
+    """Axes of rows by name, and all others that have as many entries, but for those known to be of parameters.
+
+    Programs do not always name axes (CmdStan calls the same rows `log_lik_dim_0`, `y_dim_0` and `mu_dim_0`), and people
+    name one axis twice. What is as long as the rows is taken for them: rather cut than leaked.
     """
-    found = dict(row_dims)
-    if len(blocks) == 1:
-        size = blocks[0][1]
-        for group in groups.values():
-            found |= {str(d): 0 for d, n in group.sizes.items() if n == size and UNNAMED.search(str(d))}
+    rows, unknown, guessed = dict(named), set(), []
+    for group in groups.values():
+        for dim, size in group.sizes.items():
+            if str(dim) in rows or str(dim) in parameters or dim in SAMPLE_DIMS:
+                continue
+            fitting = [i for i, (_, n) in enumerate(blocks) if n == size]
+            if len(fitting) == 1:
+                rows[str(dim)] = fitting[0]
+                guessed.append(str(dim))
+            elif fitting:
+                unknown.add(str(dim))
+    return Axes(rows, frozenset(unknown), tuple(guessed))
+
+
+def labelled(blocks: Sequence[Block], axes: Axes, groups: Mapping[str, xr.Dataset]) -> RowTable:
+    """The table of rows, with coordinates and data of rows as columns."""
+    columns: list[dict[str, Shaped[np.ndarray, " rows"]]] = [dict(block.columns) for block in blocks]
+    for group_name in (*DATA_GROUPS, "log_likelihood", "posterior"):
+        group = groups.get(group_name, xr.Dataset())
+        known = dict(group.coords.items()) | (dict(group.data_vars.items()) if group_name in DATA_GROUPS else {})
+        for name, values in known.items():
+            block = axes.rows.get(str(values.dims[0])) if 0 < values.ndim <= 2 else None
+            if block is not None and values.shape[0] == blocks[block].size:
+                own = blocks[block].dim if name in axes.rows else str(name)
+                columns[block] = columns_of(own, values.values) | columns[block]
+    return RowTable(tuple(dataclasses.replace(b, columns=found) for b, found in zip(blocks, columns, strict=True)))
+
+
+def groupings(table: RowTable, axes: Axes, groups: Mapping[str, xr.Dataset]) -> dict[str, Grouping]:
+    """Axes of groups that a column of the rows names: by labels of the axis, or by name and number (`county_idx`)."""
+    found: dict[str, Grouping] = {}
+    for group_name in ("posterior", *DATA_GROUPS):
+        group = groups.get(group_name, xr.Dataset())
+        for dim in (str(each) for each in group.dims if str(each) not in axes.rows and each not in SAMPLE_DIMS):
+            labels = pd.Index(group[dim].values) if dim in group.coords else pd.RangeIndex(group.sizes[dim])
+            for number, block in enumerate(table.blocks):
+                for name, values in block.columns.items():
+                    last = name.split(".")[-1]
+                    member = _member(values, labels, named=dim in last or last in dim)  # county, county_idx
+                    if member is not None:
+                        found.setdefault(dim, Grouping.of(number, member, len(labels)))
     return found
 
 
-def labelled(blocks: Sequence[Block], row_dims: Mapping[str, int], groups: Mapping[str, xr.Dataset]) -> RowTable:
-    """The table of rows, with coordinates and one-dimensional data as columns."""
-    columns: list[dict[str, Shaped[np.ndarray, "..."]]] = [dict(block.columns) for block in blocks]
-    sources = [groups[name] for name in (*DATA_GROUPS, "log_likelihood", "posterior") if name in groups]
-    for group in sources:
-        known = dict(group.coords.items())
-        if group is groups.get("constant_data") or group is groups.get("observed_data"):
-            known |= dict(group.data_vars.items())
-        for name, values in known.items():
-            block = row_dims.get(str(values.dims[0])) if values.ndim == 1 else None
-            if block is not None and values.size == blocks[block].size:
-                own = blocks[block].dim if name in row_dims else str(name)
-                columns[block].setdefault(own, values.values)
-    return RowTable(tuple(Block(b.dim, b.size, b.variables, found) for b, found in zip(blocks, columns, strict=True)))
+def _member(values: Shaped[np.ndarray, " rows"], labels: pd.Index, named: bool) -> Int[np.ndarray, " rows"] | None:
+    """The number of every row's group, where a column holds labels of the axis, or has its name and numbers it."""
+    if values.dtype.kind in "OU" and labels.is_unique and len(labels) > 1:
+        member = labels.get_indexer(pd.Index(values))
+        return member.astype(np.int64) if (member >= 0).all() else None
+    whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and bool((values == np.round(values)).all()))
+    if not named or not whole or not len(values):
+        return None
+    if labels.dtype.kind in "iu" and labels.is_unique:
+        member = labels.get_indexer(pd.Index(values.astype(np.int64)))
+        if (member >= 0).all():
+            return member.astype(np.int64)
+    fits = values.min() >= 0 and values.max() < len(labels)
+    return values.astype(np.int64) if fits else None
 
 
 def make_container(
     groups: Mapping[str, xr.Dataset],
     names: Sequence[str],
     table: RowTable,
-    row_dims: Mapping[str, int],
+    axes: Axes,
     preprocessing: str | None,
     *,
     model: Any = None,
@@ -160,16 +236,23 @@ def make_container(
 ) -> Container:
     """What draws of these parameters came in."""
     posterior = groups["posterior"]
-    rest = posterior.drop_vars([name for name in posterior.data_vars if name in names])
-    own = {str(dim) for name in posterior.data_vars for dim in posterior[name].dims} - set(row_dims)
+    own = {str(dim) for name in names for dim in posterior[name].dims} - set(axes.rows) - {*SAMPLE_DIMS}
+    of_groups = groupings(table, axes, groups)
+    if axes.guessed:
+        remarks += (f"taken for rows by their length: the axes {', '.join(axes.guessed)}",)
+    whole = sorted(dim for dim in own - set(of_groups) if _is_labelled(dim, groups))
+    if whole:
+        remarks += (f"axes that are no rows keep all their labels and data: {', '.join(whole)}",)
     return Container(
         table=table,
-        row_dims=dict(row_dims),
+        row_dims=dict(axes.rows),
         groups={name: group for name, group in groups.items() if name != "posterior"},
-        companions=rest,
+        companions=posterior.drop_vars([name for name in posterior.data_vars if name in names]),
         fitted=None,
         present=np.ones(table.n_rows, bool),
         parameter_dims=frozenset(own),
+        unknown_dims=axes.unknown,
+        group_dims=of_groups,
         attrs=dict(posterior.attrs),
         model=model,
         computed=computed,
@@ -177,6 +260,16 @@ def make_container(
         suspected=looks_standardised(table),
         remarks=remarks,
     )
+
+
+def _is_labelled(dim: str, groups: Mapping[str, xr.Dataset]) -> bool:
+    """Whether an axis has labels other than numbers from 0, or data of its own."""
+    for name, group in groups.items():
+        if dim in group.coords and group[dim].dtype.kind not in "iu":
+            return True
+        if name in DATA_GROUPS and dim in group.dims:
+            return True
+    return False
 
 
 def sampled(groups: Mapping[str, xr.Dataset]) -> xr.DataTree:
@@ -220,7 +313,8 @@ def _row_dim(name: str, values: xr.DataArray, wanted: Sequence[str]) -> str:
         shown = ", ".join(f"{dim!r} ({values.sizes[dim]})" for dim in own)
         raise AmbiguousRowsError(
             f"the log-likelihood of {name} has the axes {shown}.",
-            f"say which of them is the rows: rows={own[0]!r} (on the command line --row-dim {own[0]}).",
+            f"say which of them is the rows: rows={own[0]!r} (on the command line --row-dim {own[0]})"
+            f"{'' if not wanted else '; ' + ', '.join(map(repr, wanted)) + ' is none'}.",
         )
     return picked[0]
 

@@ -18,7 +18,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Shaped
 
-from posterase.bridges.arviz import check_sampled, labelled, make_container, opened, sampled, with_unnamed
+from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, opened, sampled
 from posterase.container import FINGERPRINT, SAMPLE_DIMS, fingerprint
 from posterase.draws import Draws, groups_of
 from posterase.errors import (
@@ -30,7 +30,8 @@ from posterase.errors import (
     WarmupDrawsError,
 )
 from posterase.extras import need
-from posterase.rows import Block
+from posterase.parameters import parameter_names
+from posterase.rows import Block, columns_of
 
 if TYPE_CHECKING:
     from posterase.bridges.numpyro_model import NumPyroModel
@@ -83,7 +84,7 @@ def from_numpyro(
     need("numpyro", "from_numpyro", "numpyro")
     from numpyro.infer import MCMC
 
-    from posterase.bridges.numpyro_model import discover
+    from posterase.bridges.numpyro_discovery import discover
 
     function: Callable[..., Any]
     if isinstance(fitted, MCMC):
@@ -100,30 +101,30 @@ def from_numpyro(
         _check_no_collision(function)
         groups = _from_draws(draws, function, args, kwargs, dims, coords)
     check_sampled(groups)
-    posterior = groups["posterior"]
+    posterior = groups["posterior"] = groups["posterior"].transpose(*SAMPLE_DIMS, ...)
 
     def one(latents: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         _check_latents(posterior, latents)
         return {name: posterior[name].values[0, 0] for name in latents}
 
     plates, stay = ([each] if isinstance(each, str) else list(each) for each in (rows, shared))
-    model = discover(function, args, kwargs, one, plates, stay)
-    remarks = _check_data(model.observed(one(model.program.latents)), groups)
-    if model.held:
-        held = ", ".join(model.held)
-        remarks += (f"not erased from the model in memory: {held} of the removed rows, which the rest depends on",)
+    model, remarks = discover(function, args, kwargs, one, plates, stay, frozenset(map(str, posterior.data_vars)))
+    remarks += _check_data(model.observed(one(model.program.latents)), groups)
     names = list(model.program.latents)
     computed = [name for name in model.program.deterministic if name in posterior]
     groups["posterior"] = posterior[[*names, *computed]]
     unknown = [str(name) for name in posterior.data_vars if name not in groups["posterior"]]
     if unknown:
         remarks += (f"left out of the posterior, since the model does not compute them: {', '.join(unknown)}",)
-    row_dims = with_unnamed(_row_dims(model, groups), model.program.blocks, groups)
+    own = frozenset(
+        str(dim) for name in names if name not in model.program.row_latents for dim in posterior[name].dims[2:]
+    )
+    axes = axes_of(_row_dims(model, groups), model.program.blocks, groups, own)
     container = make_container(
         groups,
         names,
-        labelled(_blocks(model), row_dims, groups),
-        row_dims,
+        labelled(_blocks(model), axes, groups),
+        axes,
         preprocessing,
         model=model,
         computed=lambda kept, params: kept.computed(params),
@@ -212,18 +213,33 @@ def _check_latents(posterior: xr.Dataset, latents: Mapping[str, tuple[int, ...]]
 
 
 def _check_same(function: Callable[..., Any], fitted: tuple[Any, Any], given: tuple[Any, Any]) -> None:
-    """The arguments given are those of the fit."""
-    from posterase.bridges.numpyro_model import argument_names
-
-    (theirs, structure), (ours, other) = (jax.tree.flatten(each) for each in (fitted, given))
-    if str(structure) != str(other):
+    """The arguments given are those of the fit, up to the precision that they are used in."""
+    theirs, ours = (_bound(function, *each) for each in (fitted, given))
+    if theirs.keys() != ours.keys() or str(jax.tree.structure(theirs)) != str(jax.tree.structure(ours)):
         raise DataChangedError(
-            "the model's arguments are not those that it was fitted with: others, or in another order.",
+            "the model's arguments are not those that it was fitted with: others, or of another kind.",
             "leave them out: the MCMC object remembers them.",
         )
-    for name, before, now in zip(argument_names(function, *fitted), theirs, ours, strict=True):
-        if before is not now and not np.array_equal(np.asarray(before), np.asarray(now)):
+    for name, before, now in zip(parameter_names(theirs), *map(jax.tree.leaves, (theirs, ours)), strict=True):
+        if before is not now and not _same(np.asarray(before), np.asarray(now)):
             raise _changed(f"argument {name}", np.asarray(before), np.asarray(now))
+
+
+def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, however they were passed."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return {**{str(i): each for i, each in enumerate(args)}, **kwargs}
+    bound.apply_defaults()
+    return {name: value for name, value in bound.arguments.items() if value is not None}
+
+
+def _same(before: Shaped[np.ndarray, "..."], now: Shaped[np.ndarray, "..."]) -> bool:
+    """Whether arrays hold the same: real numbers up to float32, which one of them may have been through."""
+    if before.dtype.kind == "f" and now.dtype.kind == "f":
+        before, now = before.astype(np.float32), now.astype(np.float32)
+    return np.array_equal(before, now, equal_nan=before.dtype.kind == "f" and now.dtype.kind == "f")
 
 
 def _check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
@@ -234,7 +250,7 @@ def _check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mappi
         for name, now in observed.items():
             if name in stored:
                 before = stored[name].values
-                if not np.array_equal(before.astype(np.float32), now.astype(np.float32), equal_nan=True):
+                if not _same(before, now):
                     raise _changed(f"observed variable {name}", before, now)
         return () if set(observed) <= set(stored.data_vars) else (UNCHECKED,)
     if digest is None:
@@ -278,8 +294,8 @@ def _blocks(model: NumPyroModel) -> list[Block]:
     columns: list[dict[str, Any]] = [{} for _ in program.blocks]
     for i, leaf in model.data.items():
         argument = program.arguments[i]
-        if leaf.ndim == 1 and argument.block is not None:
-            columns[argument.block][argument.name] = np.asarray(leaf)
+        assert argument.block is not None
+        columns[argument.block] |= columns_of(argument.name, np.asarray(leaf))
     for name, leaf in model.held.items():
         for block, (_, size) in enumerate(program.blocks):
             if leaf.shape == (size,):

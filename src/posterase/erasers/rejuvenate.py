@@ -140,7 +140,8 @@ class Rejuvenate(Eraser):
     correlation
         Moves at the end of the path stop where no parameter remembers more than this of where it was.
     most_moves, most_stages, most_gradients
-        When to give up: moves a stage, stages, gradients a draw (a refit by NUTS takes some ten to fifty).
+        When to give up: moves a stage, stages, gradients a draw. A refit by NUTS takes some ten to fifty of these, and
+        paths of more than a hundred have lost a heavy tail on their way.
     """
 
     start: Transport | None = Transport(split=False)
@@ -149,7 +150,7 @@ class Rejuvenate(Eraser):
     correlation: float = eqx.field(default=0.2, static=True)
     most_moves: int = eqx.field(default=32, static=True)
     most_stages: int = eqx.field(default=40, static=True)
-    most_gradients: int = eqx.field(default=400, static=True)
+    most_gradients: int = eqx.field(default=100, static=True)
 
     def __check_init__(self) -> None:
         if self.start is not None:
@@ -318,7 +319,8 @@ class _Walk:
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )
-        flaw, advice = _flaw(diagnostics, self.at, self.unsettled)
+        dear = self.cost.gradients >= self.options.most_gradients * self.n
+        flaw, advice = _flaw(diagnostics, self.at, self.unsettled, dear)
         evidence = Evidence(
             ess=parameter_ess(erased, diagnostics.ancestors),
             cost=self.cost,
@@ -340,8 +342,13 @@ def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray,
     return float(np.sqrt((base * (log_ratios - mean) ** 2).sum()))
 
 
-def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float) -> tuple[str, str]:
+def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, dear: bool) -> tuple[str, str]:
     last = diagnostics.stages[-1]
+    if at < 1 and dear:
+        return (
+            f"the path had cost more than a refit does by λ = 1 − {1 - at:.1g}, and was given up",
+            "remove fewer rows at a time, or refit.",
+        )
     if at < 1:
         return (
             f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(diagnostics.stages)} stages",

@@ -1,0 +1,452 @@
+"""Finding out about a NumPyro model: its sites, which axes of them are rows, which arguments hold the rows.
+
+The plate of an observed site is its rows; without a plate, its one batch axis. Sites in the same plate share rows.
+Which arguments hold rows is found by trying: entries of an argument are overwritten, and only the likelihoods of the
+same rows may change. So a removal takes the rows' values out of the model, and does not only mask them.
+
+What cannot be erased from is refused by the name of its site, plate or argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpyro import handlers
+from numpyro.distributions import constraints
+from numpyro.infer import init_to_sample
+
+from posterase.bridges.numpyro_model import (
+    Argument,
+    Draw,
+    NumPyroModel,
+    Params,
+    Program,
+    Site,
+    SiteTransform,
+    Support,
+    evaluated,
+    filled,
+)
+from posterase.errors import AmbiguousRowsError, CoupledRowsError, UnsupportedModelError
+from posterase.model import SMALLEST_BUCKET, overwrite
+from posterase.precision import numpy_as_jax
+from posterase.transforms import Transform
+
+CONCRETE = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+"""What jax raises where a model looks at the values of an argument while it is built: `np.unique(group)`, say."""
+
+
+def discover(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    params: Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, Any]],
+    rows: Sequence[str],
+    shared: Sequence[str],
+    given: frozenset[str],
+) -> tuple[NumPyroModel, tuple[str, ...]]:
+    """The model of these arguments: sites, rows and arguments found out; and what is to be said of it.
+
+    `params` gives the parameters of one draw when it is told which names and shapes the model has; `rows` names
+    plates, `shared` arguments that removed rows may stay in; `given` are the names that there are draws of.
+    """
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    leaves = [_array(leaf) for leaf in leaves]
+    arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
+    names = argument_names(function, args, kwargs)
+    function = numpy_as_jax(function)
+    trace = _trace(function, *jax.tree.unflatten(structure, leaves))
+    sampled = _check_sites(trace, given)
+    shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
+    sites, blocks = _rows_of(trace, rows)
+    one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
+    program = Program(
+        function=function,
+        structure=structure,
+        fixed={i: leaf for i, leaf in enumerate(leaves) if i not in arrays},
+        arguments={i: Argument(names[i], None, 0) for i in arrays},
+        latents=shapes,
+        row_latents=_row_latents(sampled, blocks),
+        deterministic=tuple(name for name, site in trace.items() if site["type"] == "deterministic"),
+        sites=sites,
+        blocks=blocks,
+    )
+    program, kept = _frozen(program, one, arrays)
+    draw = Draw(one, _transforms(program, one, kept))
+    program = _with_arguments(program, draw, kept, frozenset(shared))
+    _check_observed(program, one, kept)
+    _check_factors(program, trace)
+    by_rows, remarks = _by_rows(program, draw, kept)
+    model = NumPyroModel(dataclasses.replace(program, by_rows=by_rows), kept, draw.transforms)
+    return model, (*remarks, *_remarks(model, trace, draw, kept, leaves))
+
+
+def _remarks(
+    model: NumPyroModel, trace: dict[str, Any], draw: Draw, leaves: dict[int, Array], given: list[Any]
+) -> tuple[str, ...]:
+    """What of the removed rows may stay in the model, and what was taken for granted."""
+    said = []
+    if model.held:
+        said.append(
+            f"not erased from the model in memory: {', '.join(model.held)} of the removed rows: the rest depends on it"
+        )
+    alone = [site.name for site in model.program.sites if not trace[site.name]["cond_indep_stack"]]
+    if len(alone) > 1:
+        said.append(f"taken for the same rows, since they have no plate and are as many: {', '.join(alone)}")
+    sizes = {size for _, size in model.program.blocks}
+    own = [n for n, shape in model.program.latents.items() if sizes & set(shape) and n not in model.program.row_latents]
+    lists = any(isinstance(leaf, np.ndarray) and sizes & set(leaf.shape) for leaf in given)
+    if lists or (not model.held and not own and not _all_from_arguments(model.program, draw, leaves)):
+        said.append(
+            "not erased from the model in memory: values of rows that are no argument with one entry a row (in a "
+            "closure, a list, or text)"
+        )
+    return tuple(said)
+
+
+def _all_from_arguments(program: Program, draw: Draw, leaves: dict[int, Array]) -> bool:
+    """Whether rows that are overwritten, with their parameters, are as likely as the row that they became a copy of."""
+    left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
+    rows = {n: jnp.moveaxis(draw.params[n], axis, 0) for n, (_, axis) in program.row_latents.items()}
+    copied = {
+        name: jnp.moveaxis(overwrite(rows[name], jnp.asarray(left[block])), 0, axis)
+        for name, (block, axis) in program.row_latents.items()
+    }
+    _, values = evaluated(
+        program, Draw({**draw.params, **copied}, draw.transforms), _overwritten(program, leaves, left)
+    )
+    return all(
+        np.allclose(each[~mask], each[0], rtol=1e-6, atol=1e-6, equal_nan=True)
+        for each, mask in zip(values, left, strict=True)
+    )
+
+
+def _overwritten(program: Program, leaves: Mapping[int, Array], left: Sequence[np.ndarray]) -> dict[int, Array]:
+    """The arguments with every row that is not left overwritten, by block."""
+    return {
+        i: leaf if (at := program.arguments[i]).block is None else _along(leaf, at.axis, left[at.block])
+        for i, leaf in leaves.items()
+    }
+
+
+def _along(leaf: Array, axis: int, left: np.ndarray) -> Array:
+    return jnp.moveaxis(filled(jnp.moveaxis(leaf, axis, 0), jnp.asarray(left)), 0, axis)
+
+
+def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    seeded = handlers.seed(function, jax.random.key(0))
+    try:
+        return handlers.trace(handlers.substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
+    except (TypeError, AttributeError, IndexError, KeyError) as error:
+        raise UnsupportedModelError(
+            f"the model cannot be called on these arguments as arrays: {str(error).splitlines()[0]}",
+            "pass the arguments that it was fitted with, as numpy arrays (column.to_numpy() of a table).",
+        ) from error
+
+
+def _check_sites(trace: dict[str, Any], given: frozenset[str]) -> dict[str, Any]:
+    """The sites that are parameters; refuse by name what cannot be erased from."""
+    for name, site in trace.items():
+        if site["type"] == "plate" and site["args"][1] not in (None, site["args"][0]):
+            raise UnsupportedModelError(
+                f"plate {name!r} draws a subsample of {site['args'][1]} of its {site['args'][0]} rows: its density is "
+                "an estimate, with other rows at every call.",
+                "pass the model without subsample_size; its posterior is the one that was aimed at.",
+            )
+    latent = {
+        name: site
+        for name, site in trace.items()
+        if (site["type"] == "param" and name in given) or (site["type"] == "sample" and not site["is_observed"])
+    }
+    for name, site in latent.items():
+        if site["type"] == "sample" and site["fn"].support.is_discrete:
+            raise UnsupportedModelError(
+                f"site {name!r} is discrete ({_named(site['fn'])}) and not observed: it cannot be moved along "
+                "gradients.",
+                "sum it out of the model: enumerate its values, in dist.MixtureSameFamily or with logsumexp, and fit "
+                "that.",
+            )
+    if not latent:
+        raise UnsupportedModelError("the model has no parameters.", "pass the model that the draws were sampled from.")
+    return latent
+
+
+def _rows_of(trace: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Site, ...], tuple[tuple[str, int], ...]]:
+    """Observed sites with their axes of rows, and the axes."""
+    blocks: dict[str, int] = {}
+    unnamed: dict[int, str] = {}
+    found = []
+    observed = {n: s for n, s in trace.items() if s["type"] == "sample" and s["is_observed"] and not _is_factor(s)}
+    factors = [name for name, site in trace.items() if site["type"] == "sample" and _is_factor(site)]
+    if not observed and factors:
+        raise UnsupportedModelError(
+            f"the model has no observed site, only factors ({', '.join(factors)}): no row can be told apart in them.",
+            "write the likelihood as observed sites: numpyro.sample(name, distribution, obs=values), in a plate.",
+        )
+    if not observed:
+        raise UnsupportedModelError(
+            "the model has no observed site.",
+            "pass the data that it was fitted with: pe.from_numpyro(mcmc, *args, **kwargs).",
+        )
+    known = {frame.name for site in observed.values() for frame in site["cond_indep_stack"]}
+    for plate in wanted:
+        if plate not in known:
+            raise AmbiguousRowsError(
+                f"rows names {plate!r}, which no observed site is in.", f"the plates are {', '.join(sorted(known))}."
+            )
+    for name, site in observed.items():
+        shape = jnp.shape(site["value"])
+        batch = jax.lax.broadcast_shapes(site["fn"].batch_shape, shape[: len(shape) - site["fn"].event_dim])
+        frames = [frame for frame in site["cond_indep_stack"] if not wanted or frame.name in wanted]
+        if len(frames) > 1:
+            plates = ", ".join(f"{frame.name!r} ({frame.size})" for frame in frames)
+            raise AmbiguousRowsError(
+                f"site {name!r} is in {len(frames)} plates: {plates}.",
+                f"say which are the rows: {' or '.join(f'rows={frame.name!r}' for frame in frames)}.",
+            )
+        if frames:
+            dim, axis, size = frames[0].name, frames[0].dim, frames[0].size
+        elif wanted or len(batch) != 1:
+            raise _no_rows(name, site, batch, wanted)
+        else:
+            axis, size = -1, batch[0]
+            dim = unnamed.setdefault(size, f"{name}_dim_0")
+        blocks.setdefault(dim, size)
+        found.append(Site(name, list(blocks).index(dim), axis, axis - site["fn"].event_dim))
+    return tuple(found), tuple(blocks.items())
+
+
+def _no_rows(name: str, site: Any, batch: tuple[int, ...], wanted: Sequence[str]) -> Exception:
+    values = "×".join(map(str, jnp.shape(site["value"])))
+    if wanted:
+        return AmbiguousRowsError(
+            f"site {name!r} is not in {', '.join(map(repr, wanted))}.", "name a plate for every observed site."
+        )
+    if batch:
+        return AmbiguousRowsError(
+            f"site {name!r} has the shape {batch} and no plate: which axis is the rows?",
+            "put it in a plate: with numpyro.plate('person', n).",
+        )
+    return UnsupportedModelError(
+        f"site {name!r} ({_named(site['fn'])}) has one likelihood for {values or 'one'} values: no row can be "
+        "taken out of it.",
+        "write the model with one likelihood a row, or as a pe.MaskedModel, whose density takes a mask of rows.",
+    )
+
+
+def _named(distribution: Any) -> str:
+    """What kind of distribution, inside what broadcasts it."""
+    while hasattr(distribution, "base_dist"):
+        distribution = distribution.base_dist
+    return type(distribution).__name__
+
+
+def _is_factor(site: Any) -> bool:
+    return bool(site["infer"].get("is_auxiliary")) and jnp.size(site["value"]) == 0
+
+
+def _row_latents(sampled: dict[str, Any], blocks: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
+    dims = [dim for dim, _ in blocks]
+    found = {}
+    for name, site in sampled.items():
+        for frame in site["cond_indep_stack"]:
+            if frame.name in dims and site["type"] == "sample":
+                found[name] = dims.index(frame.name), frame.dim - site["fn"].event_dim
+    return found
+
+
+def _frozen(program: Program, one: Params, arrays: dict[int, Array]) -> tuple[Program, dict[int, Array]]:
+    """Leave as they are those arguments whose values decide what the model is: it could not be compiled without."""
+    whole = [i for i in arrays if not jnp.issubdtype(arrays[i].dtype, jnp.floating)]
+    error: Exception | None = None
+    for freeze in ([], *([i] for i in whole), whole):
+        arguments = {i: each for i, each in program.arguments.items() if i not in freeze}
+        fixed = {**program.fixed, **{i: arrays[i] for i in freeze}}
+        frozen = {program.arguments[i].name: arrays[i] for i in freeze}
+        tried = dataclasses.replace(program, arguments=arguments, fixed=fixed, frozen=frozen)
+        left = {i: leaf for i, leaf in arrays.items() if i not in freeze}
+        try:
+            jax.eval_shape(tried.densities, one, left)
+        except CONCRETE as failed:
+            error = failed
+            continue
+        return tried, left
+    assert error is not None
+    raise UnsupportedModelError(
+        f"the model looks at the values of its data while it is built: {str(error).splitlines()[0]}",
+        "write it in jax.numpy, and pass sizes and groups as arguments of their own.",
+    ) from error
+
+
+def _with_arguments(program: Program, one: Draw, leaves: dict[int, Array], shared: frozenset[str]) -> Program:
+    """Find which arguments hold rows, by overwriting entries and looking whose likelihood changes."""
+    unknown = shared - {argument.name for argument in program.arguments.values()}
+    if unknown:
+        names = ", ".join(argument.name for argument in program.arguments.values())
+        raise UnsupportedModelError(f"shared names {sorted(unknown)[0]!r}.", f"the arguments are {names}.")
+    before = evaluated(program, one, leaves)
+    arguments = dict(program.arguments)
+    for i, argument in program.arguments.items():
+        if argument.name in shared:
+            continue
+        candidates = [
+            (block, axis)
+            for axis, length in enumerate(leaves[i].shape)
+            for block, (_, size) in enumerate(program.blocks)
+            if length == size
+        ]
+        for block, axis in candidates:
+            if _holds_rows(program, one, leaves, i, block, axis, before):
+                arguments[i] = Argument(argument.name, block, axis)
+                break
+        else:
+            if candidates:
+                raise CoupledRowsError(
+                    f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
+                    "likelihood of others, or the prior.",
+                    "compute what is made of several rows (means, distances, the row before) outside the model. Where "
+                    f"removed rows' entries may stay in the model, as the places of a Gaussian process may, say so: "
+                    f"shared={argument.name!r}; the verdict will name it.",
+                )
+    return dataclasses.replace(program, arguments=arguments)
+
+
+def _holds_rows(
+    program: Program,
+    one: Draw,
+    leaves: dict[int, Array],
+    leaf: int,
+    block: int,
+    axis: int,
+    before: tuple[np.ndarray, list[np.ndarray]],
+) -> bool:
+    """Whether overwriting entries of an argument changes the likelihoods of the same rows, and of no others."""
+    size = program.blocks[block][1]
+    rng = np.random.default_rng(0)
+    first = rng.permutation(size) < max(1, size // 2)
+    for left in (first, ~first):  # so that every row is overwritten once
+        prior, rows = evaluated(program, one, {**leaves, leaf: _along(leaves[leaf], axis, left)})
+        same = [np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True) for a, b in zip(rows, before[1], strict=True)]
+        same[block] = same[block] | ~left
+        if not all(each.all() for each in same) or not np.isclose(prior, before[0], rtol=1e-9, atol=1e-9):
+            return False
+    return True
+
+
+def _check_observed(program: Program, one: Params, leaves: dict[int, Array]) -> None:
+    """Observed values must come from arguments that hold rows: what else they came from would stay in the model."""
+    left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
+    trace = program.traced(one, _overwritten(program, leaves, left))
+    for site in program.sites:
+        values = np.asarray(trace[site.name]["value"])
+        values = np.broadcast_to(values, np.broadcast_shapes(values.shape, trace[site.name]["fn"].shape()))
+        values, gone = np.moveaxis(values, site.value_axis, 0), ~left[site.block]
+        if not np.array_equal(values[gone], np.broadcast_to(values[:1], values[gone].shape), equal_nan=True):
+            raise CoupledRowsError(
+                f"the values of site {site.name!r} do not come from an argument with one entry a row: from outside "
+                "the model, or (in a time series) from an argument whose entries are covariates of other rows. They "
+                "would stay in the model.",
+                "pass observed values as an argument of the model, one entry a row; a time series whose values are "
+                "covariates of later ones as a pe.MaskedModel.",
+            )
+
+
+def _check_factors(program: Program, trace: dict[str, Any]) -> None:
+    """A factor is part of the prior, if it has nothing to do with rows; `_with_arguments` has made sure of that."""
+    for name, site in trace.items():
+        if site["type"] == "sample" and site["is_observed"] and _is_factor(site):
+            plates = [frame.name for frame in site["cond_indep_stack"] if frame.name in dict(program.blocks)]
+            if plates:
+                raise UnsupportedModelError(
+                    f"the factor {name!r} is in the plate of the rows, {plates[0]!r}, and has no observed value.",
+                    "write it as an observed site: numpyro.sample(name, distribution, obs=values).",
+                )
+
+
+def _by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
+    """Whether the model, called on some rows, gives what it gives for them among all rows; and what to say if not."""
+    prior, whole = evaluated(program, one, leaves)
+    rng = np.random.default_rng(0)
+    for some in (SMALLEST_BUCKET, 2 * SMALLEST_BUCKET + 1):
+        places = [rng.integers(size, size=some) for _, size in program.blocks]
+        try:
+            prior_of_some, rows = evaluated(program, one, leaves, places)
+        except Exception:  # whatever the model's own code raises on fewer rows: then it is called on all of them
+            return False, ()
+        if any(values.shape != at.shape for values, at in zip(rows, places, strict=True)):
+            return False, ()
+        same = [np.allclose(v, w[at], rtol=1e-9, atol=1e-9) for v, w, at in zip(rows, whole, places, strict=True)]
+        if not all(same) or (not program.row_latents and not np.isclose(prior_of_some, prior, rtol=1e-9, atol=1e-9)):
+            said = (
+                "called on fewer rows the model is another one (it uses their number, say): it stays that of all rows"
+            )
+            return False, (said,)
+    return True, ()
+
+
+def _transforms(program: Program, one: Params, leaves: dict[int, Array]) -> dict[str, Transform]:
+    """NumPyro's bijectors, for supports that are always the same."""
+    trace = program.traced(one, leaves)
+    other = {name: leaf * 1.25 for name, leaf in one.items()}
+    elsewhere = program.traced(other, leaves)
+    found: dict[str, Transform] = {}
+    for name in program.latents:
+        here, there = (_support(each[name]) for each in (trace, elsewhere))
+        if not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (here, there)), strict=True)):
+            raise UnsupportedModelError(
+                f"the bounds of site {name!r} depend on other sites.",
+                "sample it on a fixed support and scale it: numpyro.deterministic(name, low + (high − low) * unit).",
+            )
+        if here is not constraints.real:
+            found[name] = SiteTransform(Support(here))
+    return found
+
+
+def _support(site: Any) -> Any:
+    return site["fn"].support if site["type"] == "sample" else site["kwargs"].get("constraint", constraints.real)
+
+
+# --- arguments
+
+
+def _array(leaf: Any) -> Any:
+    """Numeric arrays as jax arrays; everything else as it is."""
+    if isinstance(leaf, jax.Array):
+        return leaf if leaf.ndim else leaf.item()
+    if hasattr(leaf, "to_numpy"):  # pandas, xarray
+        leaf = leaf.to_numpy()
+    if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub":
+        # A copy: jax may remember the array itself in another precision (see `posterase.precision`).
+        return jnp.asarray(np.array(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
+    return leaf
+
+
+def argument_names(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Names of all leaves of the arguments, as the model's author named them."""
+    inner: Any = function
+    while getattr(inner, "fn", None) is not None:  # a model inside handlers
+        inner = inner.fn
+    try:
+        positional = list(inspect.signature(inner).parameters)
+    except (TypeError, ValueError):
+        positional = []
+    names = []
+    for path, _ in jax.tree_util.tree_leaves_with_path((args, kwargs)):
+        root: Any = path[1].idx if isinstance(path[1], jax.tree_util.SequenceKey) else path[1].key
+        if isinstance(root, int):
+            root = positional[root] if root < len(positional) else f"argument {root}"
+        rest = jax.tree_util.keystr(path[2:], simple=True, separator=".")
+        names.append(f"{root}.{rest}" if rest else str(root))
+    return names

@@ -1,0 +1,75 @@
+"""What columns of data tell of how they were made: standardised with all rows, or a series some rows back."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+
+from posterase.rows import Block, RowTable
+
+FARTHEST_LAG = 60
+"""How many rows back a column is looked for in another one."""
+
+LEAST_SHARE, TIMES_CHANCE = 0.5, 3.0
+"""The share of equal entries that makes a column a lagged other one, and how far above chance it must be."""
+
+
+def looks_standardised(table: RowTable) -> str:
+    """Which columns have mean 0 and standard deviation 1, or mean 0 alone: computed from all rows, it seems."""
+    found = []
+    for block in table.blocks:
+        for name, values in block.columns.items():
+            if values.dtype.kind != "f" or block.size < 10 or not np.isfinite(values).all():
+                continue
+            wide = values.astype(np.float64)
+            spread = wide.std()
+            if spread == 0 or abs(wide.mean()) > 1e-5 * spread:
+                continue
+            unit = min(abs(spread - 1), abs(wide.std(ddof=1) - 1)) < 1e-5
+            found.append(f"{name} looks {'standardised' if unit else 'centred'} with all rows")
+    return "; ".join(found)
+
+
+def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
+    """What to say where a kept row holds a removed row's observed value, as a series' next row does as a covariate."""
+    for block, at in table.placed():
+        numeric = {name: _numbers(values) for name, values in block.columns.items() if values.dtype.kind in "fiu"}
+        inside = ids[(ids >= at.start) & (ids < at.stop)] - at.start
+        for now in _observed(block):
+            if now not in numeric or not inside.size:
+                continue
+            for before, held in numeric.items():
+                lag = _lag(numeric[now], held) if before != now else 0
+                if not lag:
+                    continue
+                later = inside[inside + lag < block.size]
+                holds = later[(held[later + lag] == numeric[now][later]) & ~np.isin(later + lag, inside)]
+                if holds.size:
+                    first = at.start + holds[0]
+                    return (
+                        f"{before} is {now} of {lag} row{'s' if lag > 1 else ''} before: row {first + lag}, which is "
+                        f"kept, holds {now} of row {first}, which is removed"
+                    )
+    return ""
+
+
+def _observed(block: Block) -> list[str]:
+    """The columns that are observed values; where that is not known, all."""
+    return [name for name in block.variables if name in block.columns] or list(block.columns)
+
+
+def _numbers(values: Shaped[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
+    return values.astype(np.float64)
+
+
+def _lag(values: Float[np.ndarray, " rows"], held: Float[np.ndarray, " rows"]) -> int:
+    """How many rows later `held` repeats `values`; 0 where it does not, or where it may be chance or a grid."""
+    _, counts = np.unique(values, return_counts=True)
+    chance = float(((counts / counts.sum()) ** 2).sum())
+    steps = np.diff(values)
+    if len(values) < 4 or TIMES_CHANCE * chance >= 1 or np.allclose(steps, steps[0]):
+        return 0
+    for lag in range(1, min(FARTHEST_LAG, len(values) // 2) + 1):
+        if np.mean(held[lag:] == values[:-lag]) > max(LEAST_SHARE, TIMES_CHANCE * chance):
+            return lag
+    return 0
