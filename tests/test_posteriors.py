@@ -16,7 +16,6 @@ from posterase.interfaces.cli import app
 from tests.test_numpyro import assert_densities
 
 FOLDER = Path(__file__).parent / "posteriordb"
-NAMES = [posterior.name for posterior in POSTERIORS]
 
 
 def draws_of(posterior):
@@ -33,7 +32,13 @@ def bridged(posterior):
     return data, *pe.from_numpyro(posterior.model, draws=draws_of(posterior), shared=posterior.shared, **data)
 
 
-@pytest.mark.parametrize("posterior", POSTERIORS, ids=NAMES)
+def dear(posteriors, cheap):
+    """All of them in the full run; the cheap ones in `make test` too."""
+    marks = {True: [], False: [pytest.mark.slow]}
+    return [pytest.param(each, marks=marks[each.name.split("-")[0] in cheap], id=each.name) for each in posteriors]
+
+
+@pytest.mark.parametrize("posterior", dear(POSTERIORS, {"kidiq", "eight_schools", "gp_pois_regr", "radon_mn"}))
 def test_densities_and_gradients(x64, posterior):
     """NumPyro's potential; finite differences; and, on the kept rows, NumPyro's density of the cut data."""
     data, model, draws = bridged(posterior)
@@ -58,11 +63,7 @@ def test_jacobians(x64):
     np.testing.assert_allclose(model.log_det_jacobian(theta), np.linalg.slogdet(jacobian)[1], rtol=1e-10)
 
 
-@pytest.mark.parametrize(
-    "posterior",
-    [pytest.param(each, marks=[] if each.name.startswith("eight") else [pytest.mark.slow]) for each in POSTERIORS[:6]],
-    ids=NAMES[:6],
-)
+@pytest.mark.parametrize("posterior", dear(POSTERIORS[:6], {"eight_schools"}))
 @pytest.mark.statistical
 def test_own_draws_agree_with_the_reference(x64, posterior):
     data, _, draws = bridged(posterior)

@@ -26,9 +26,9 @@ INFORMED_DRAWS = 4
 COMBINED_UP_TO = 100
 """Up to so many parameters combinations of them are looked at, at as many draws more."""
 
-NO_GRADIENT, SOME_GRADIENT = 1e-6, 1e-3
-"""Gradients along a direction, in units of one over the draws' spread along it: of rounding, and of a density. Where a
-posterior is known at all they are of order one."""
+NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
+"""Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64, and of a density.
+Those of a posterior are of order one, those of a wide prior (5,000 times the draws' spread) still 1e-7."""
 
 
 FAR_OUT, LEAST_FALL = (30.0, 10.0), 3.0
