@@ -27,7 +27,7 @@ COMBINED_UP_TO = 100
 """Up to so many parameters combinations of them are looked at, at as many draws more."""
 
 NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
-"""Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64, and of a density.
+"""Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64; of a density.
 Those of a posterior are of order one, those of a wide prior (5,000 times the draws' spread) still 1e-7."""
 
 
