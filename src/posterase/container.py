@@ -4,7 +4,7 @@ A DataTree of a fit holds more than draws: observed and constant data, log-likel
 attributes. Much of it speaks of single rows, or was computed from all of them. After a removal
 
 - what has an axis of rows (data, coordinates, log-likelihoods, predictions, parameters of single rows) is cut to the
-  kept rows;
+  kept rows; an axis of groups (persons, counties) to the groups that have rows left;
 - what the model computes from its parameters is computed again, with the kept rows;
 - what belongs to draws that have moved since (log-likelihoods, predictions) is dropped;
 - everything else but the prior is dropped: log densities and sampler statistics saw all rows, and of attributes and
@@ -149,7 +149,7 @@ class Container:
 
     def fill(self, params: PyTree, posterior: xr.Dataset, stats: xr.Dataset | None) -> xr.DataTree:
         """A tree of these draws and of what else may come out with them."""
-        moved, whole = self.moved(params), bool(self.present.all())
+        moved, whole = self.moved(params), self.present.all()
         filled = _only(posterior, self._masks(self.present))
         companions = self._companions(params, moved)
         filled = filled.assign({name: values.variable for name, values in companions.data_vars.items()})
@@ -159,7 +159,9 @@ class Container:
             filled.attrs[FINGERPRINT] = self.fingerprint
         groups = {"posterior": filled}
         groups |= {
-            name: group for name, group in self.groups.items() if name in OF_ROWS or (not moved and _known(name, whole))
+            name: group
+            for name, group in self.groups.items()
+            if name in OF_ROWS or (not moved and (whole or name in OF_DRAWS))
         }
         if stats is not None:
             before = groups.get("sample_stats")
@@ -230,7 +232,7 @@ class Container:
 
     def _cleaned(self, name: str, group: xr.Dataset, left: Mapping[str, Bool[np.ndarray, " some"]]) -> xr.Dataset:
         """What of a group is known to be free of the removed rows."""
-        if not _known(name, whole=False):
+        if name not in OF_ROWS + OF_DRAWS:
             return xr.Dataset()
         harmless = set() if name in OF_DRAWS else {*self.parameter_dims, *self.group_dims}
         if name not in ("observed_data", "constant_data"):
@@ -262,11 +264,6 @@ def fingerprint(values: Mapping[str, Any]) -> str:
         content = array.astype("<f4").tobytes() if numeric else "\0".join(map(str, array.ravel())).encode()
         digest.update(f"{name}{array.shape}".encode() + content)
     return digest.hexdigest()
-
-
-def _known(group: str, whole: bool) -> bool:
-    """Whether a group may come out: any group before the first removal."""
-    return whole or group in OF_ROWS or group in OF_DRAWS
 
 
 def _only(group: xr.Dataset, masks: Mapping[str, Bool[np.ndarray, " some"]]) -> xr.Dataset:

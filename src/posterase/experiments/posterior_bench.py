@@ -7,7 +7,8 @@ kept rows: NumPyro's own, of the data without the rows; where rows have paramete
 (eight schools, the Gaussian process), our NUTS on the model that they were taken out of. An error is the mean of those
 against each refit; the floor is the error of one refit against the other. Wrong is what is farther from the refits, in
 means or log standard deviations, than they are from each other and than twice what chance explains, or what a
-classifier tells apart by three standard errors more than it does the refits.
+classifier tells apart by three standard errors more than it does the refits. Seconds are of the second run: `erase` and
+our NUTS compile nothing then, NumPyro's NUTS compiles anew each time.
 """
 
 from __future__ import annotations
