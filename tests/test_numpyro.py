@@ -16,6 +16,7 @@ from numpyro import handlers
 from numpyro.contrib.control_flow import scan
 from numpyro.distributions import constraints
 from numpyro.infer import MCMC, NUTS
+from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density, potential_energy
 
 import posterase as pe
@@ -203,6 +204,15 @@ def fixed_size(n, x, y):
         numpyro.sample("y", dist.Normal(b * x, 1), obs=y)
 
 
+def decentred(group, y):
+    mu, tau = numpyro.sample("mu", dist.Normal(0, 1)), numpyro.sample("tau", dist.HalfNormal(1))
+    with numpyro.plate("group", 10):
+        a = numpyro.sample("a", dist.Normal(mu, tau))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
+
+
+REPARAMETRISED = handlers.reparam(decentred, config={"a": LocScaleReparam(0)})
 Z = RNG.poisson(2, size=15)
 ANSWERS = RNG.integers(2, size=(5, 8))
 
@@ -220,6 +230,7 @@ ANSWERS = RNG.integers(2, size=(5, 8))
         (fixed_size, (N, X, Y), {"b": ()}, {}, {"obs": N}, False),
         (functools.partial(fixed_size, N), (X, Y), {"b": ()}, {}, {"obs": N}, False),
         (handlers.mask(no_plate, mask=True), (X, Y), {"b": ()}, {}, {"y_dim_0": N}, True),
+        (REPARAMETRISED, (GROUP, Y), {"mu": (), "tau": (), "a_decentered": (10,)}, {}, {"obs": N}, True),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -455,6 +466,12 @@ def factor_of_rows(y):
         numpyro.factor("more", b * jnp.ones(len(y)))
 
 
+def with_gaps(x, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b * x, 1), obs=y, obs_mask=GROUP > 2)
+
+
 def matrix(y):
     numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)), 1), obs=y)
 
@@ -481,6 +498,7 @@ def no_parameters(y):
         (moving_bounds, (Y,), {}, pe.errors.UnsupportedModelError, "bounds of site 'b'"),
         (factor_only, (Y,), {}, pe.errors.UnsupportedModelError, r"only factors \(ll\)"),
         (factor_of_rows, (Y,), {}, pe.errors.UnsupportedModelError, "factor 'more'"),
+        (with_gaps, (X, Y), {}, pe.errors.UnsupportedModelError, "site 'y' has an obs_mask"),
         (matrix, (Y.reshape(8, 5),), {}, pe.errors.AmbiguousRowsError, "which axis is the rows"),
         (items, (ANSWERS,), {}, pe.errors.AmbiguousRowsError, "rows='item' or rows='person'"),
         (items, (ANSWERS,), {"rows": "people"}, pe.errors.AmbiguousRowsError, "the plates are item, person"),

@@ -171,6 +171,12 @@ def _check_sites(trace: dict[str, Any], given: frozenset[str]) -> dict[str, Any]
         if (site["type"] == "param" and name in given) or (site["type"] == "sample" and not site["is_observed"])
     }
     for name, site in latent.items():
+        if name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in trace:
+            raise UnsupportedModelError(
+                f"site {name.removesuffix('_unobserved')!r} has an obs_mask: its missing values are parameters, with rows' "
+                "covariates in their prior.",
+                "leave them out by handlers.mask(mask=…) instead.",
+            )
         if site["type"] == "sample" and site["fn"].support.is_discrete:
             raise UnsupportedModelError(
                 f"site {name!r} is discrete ({_named(site['fn'])}) and not observed: it cannot be moved along "
