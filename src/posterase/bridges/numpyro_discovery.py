@@ -171,10 +171,10 @@ def _check_sites(trace: dict[str, Any], given: frozenset[str]) -> dict[str, Any]
         if (site["type"] == "param" and name in given) or (site["type"] == "sample" and not site["is_observed"])
     }
     for name, site in latent.items():
-        if name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in trace:
+        of = name.removesuffix("_unobserved")
+        if of != name and f"{of}_observed" in trace:
             raise UnsupportedModelError(
-                f"site {name.removesuffix('_unobserved')!r} has an obs_mask: its missing values are parameters, with rows' "
-                "covariates in their prior.",
+                f"site {of!r} has an obs_mask: its missing values are parameters, whose prior has the rows' covariates.",
                 "leave them out by handlers.mask(mask=…) instead.",
             )
         if site["type"] == "sample" and site["fn"].support.is_discrete:
