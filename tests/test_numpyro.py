@@ -516,6 +516,17 @@ def test_models_that_rows_cannot_be_taken_out_of(function, args, options, error,
         pe.from_numpyro(function, *args, draws=flat_draws(**shapes), **options)
 
 
+def of_persons(age, person, y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b * age[person], 1), obs=y)
+
+
+def test_arguments_of_groups_are_named():
+    _, draws = pe.from_numpyro(of_persons, X[:10], GROUP, Y, draws=flat_draws(b=()))
+    assert any("no rows stay whole in the model in memory: age" in remark for remark in draws.container.remarks)
+
+
 def test_what_may_stay_is_named():
     model, draws = pe.from_numpyro(standardises, X, Y, draws=flat_draws(b=()), shared="x")
     assert list(model.held) == ["x"]

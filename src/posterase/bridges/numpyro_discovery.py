@@ -102,6 +102,10 @@ def _remarks(
         said.append(
             f"not erased from the model in memory: {', '.join(model.held)} of the removed rows: the rest depends on it"
         )
+    whole = [model.program.arguments[i].name for i in model.constants]
+    whole = [name for name in whole if name not in model.held]
+    if whole:
+        said.append(f"arguments that are no rows stay whole in the model in memory: {', '.join(whole)}")
     alone = [site.name for site in model.program.sites if not trace[site.name]["cond_indep_stack"]]
     if len(alone) > 1:
         said.append(f"taken for the same rows, since they have no plate and are as many: {', '.join(alone)}")
@@ -174,7 +178,7 @@ def _check_sites(trace: dict[str, Any], given: frozenset[str]) -> dict[str, Any]
         of = name.removesuffix("_unobserved")
         if of != name and f"{of}_observed" in trace:
             raise UnsupportedModelError(
-                f"site {of!r} has an obs_mask: its missing values are parameters, whose prior has the rows' covariates.",
+                f"site {of!r} has an obs_mask: its missing values are parameters with rows' covariates in their prior.",
                 "leave them out by handlers.mask(mask=…) instead.",
             )
         if site["type"] == "sample" and site["fn"].support.is_discrete:
