@@ -181,8 +181,8 @@ def erase(
         if target.exists() and not force:
             raise OutputError(f"{str(target)!r} is there already.", "name another file, or allow it: --force.")
     if preprocessing is None and sys.stdin.isatty():
-        asked = "Was anything computed from all rows before the fit (means, scales, categories)? In words, or none"
-        preprocessing = typer.prompt(asked, default="none")
+        asked = "Was anything computed from all rows before the fit (means, scales)? In words, none, or empty: unknown"
+        preprocessing = typer.prompt(asked, default="", show_default=False) or None
     model, draws = posterase.from_arviz(source, rows=row_dim or (), preprocessing=preprocessing)
     policy = posterase.Policy(ess=ess)
     result = posterase.erase(model, draws, _selected(rows), key=seed, policy=policy)
