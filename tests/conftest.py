@@ -16,6 +16,13 @@ import jax
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="module")
+def forget_compiled_programs() -> Iterator[None]:
+    """Thousands of compiled programs in one process exhaust the memory maps that Linux allows it, and XLA crashes."""
+    yield
+    jax.clear_caches()
+
+
 @pytest.fixture
 def x64() -> Iterator[None]:
     """64-bit numbers, for closed forms."""
