@@ -1,6 +1,5 @@
 """The diabetes experiment, as a user runs it, and its closed forms; and the command line's manners."""
 
-import builtins
 import os
 import subprocess
 import sys
@@ -50,14 +49,7 @@ def test_version_and_help():
 
 def test_without_matplotlib(monkeypatch, tmp_path, requests):
     monkeypatch.setattr(diabetes, "run", lambda *_, **__: requests)
-    real = builtins.__import__
-
-    def no_matplotlib(name, *args, **kwargs):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", no_matplotlib)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = CliRunner().invoke(cli.app, ["reproduce", "diabetes", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "pip install 'posterase[plots]'" in " ".join(result.output.split())

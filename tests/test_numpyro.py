@@ -1,6 +1,8 @@
 """NumPyro fits: what is found in a model, that its densities are NumPyro's, what is refused and why."""
 
 import functools
+import re
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -339,7 +341,7 @@ def test_what_a_verdict_must_say_of_a_model(function, args, said):
     if said is None:
         assert "erased" not in remarks
     else:
-        assert __import__("re").search(said, remarks), remarks
+        assert re.search(said, remarks), remarks
     assert model.n_rows == N
 
 
@@ -593,7 +595,7 @@ def test_calls_that_cannot_be_meant(call, error, said):
 
 
 def test_without_numpyro(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "numpyro", None)
+    monkeypatch.setitem(sys.modules, "numpyro", None)
     with pytest.raises(pe.errors.MissingExtraError, match=r"posterase\[numpyro\]"):
         pe.from_numpyro(no_plate, X, Y)
 
@@ -731,6 +733,6 @@ def test_preprocessing_is_asked_about(x, said, told):
     draws = {"b": 0.9 + 0.15 * np.random.default_rng(0).normal(size=(4, 500))}
     model, draws = pe.from_numpyro(no_plate, x, Y, draws=draws, preprocessing=said)
     notes = pe.erase(model, draws, rows=[3]).verdict.notes
-    assert any(__import__("re").search(told, note) for note in notes), notes
+    assert any(re.search(told, note) for note in notes), notes
     _, quiet = pe.from_numpyro(no_plate, X, Y, draws=draws, preprocessing="none")
     assert not any("preprocessing" in note for note in pe.erase(model, quiet, rows=[3]).verdict.notes)
