@@ -106,9 +106,11 @@ def _remarks(
     whole = [name for name in whole if name not in model.held]
     if whole:
         said.append(f"arguments that are no rows stay whole in the model in memory: {', '.join(whole)}")
-    alone = [site.name for site in model.program.sites if not trace[site.name]["cond_indep_stack"]]
-    if len(alone) > 1:
-        said.append(f"taken for the same rows, since they have no plate and are as many: {', '.join(alone)}")
+    for block in range(len(model.program.blocks)):
+        own_sites = [site.name for site in model.program.sites if site.block == block]
+        alone = [name for name in own_sites if not trace[name]["cond_indep_stack"]]
+        if len(alone) > 1:
+            said.append(f"taken for the same rows, since they have no plate and are as many: {', '.join(alone)}")
     sizes = {size for _, size in model.program.blocks}
     own = [n for n, shape in model.program.latents.items() if sizes & set(shape) and n not in model.program.row_latents]
     lists = any(isinstance(leaf, np.ndarray) and sizes & set(leaf.shape) for leaf in given)

@@ -31,6 +31,7 @@ from posterase.errors import (
     NotFactorisedError,
 )
 from posterase.model import AbstractModel, Removal, coupled_elements, overwrite, with_rows
+from posterase.numerics.densities import batch_size
 from posterase.precision import cast_floats, in_float64, widest_float
 from posterase.transforms import Transform
 
@@ -323,7 +324,8 @@ def _deterministic(model: NumPyroModel, flat: Params, names: tuple[str, ...]) ->
         trace = model.program.traced(one, model.leaves(one))
         return {name: trace[name]["value"] for name in names}
 
-    return jax.lax.map(at, flat, batch_size=64)
+    n = jax.tree.leaves(flat)[0].shape[0]
+    return jax.lax.map(at, flat, batch_size=batch_size(model.elements(len(model.present)), n))
 
 
 @jax.jit
