@@ -11,18 +11,16 @@ one. What a GPU waits for is the column of sequential steps.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 import posterase as pe
 from benchmarks.problems import PROBLEMS, Problem
-from posterase.assess import two_sample
-from posterase.assess.moments import moment_errors
+from posterase.assess import moment_errors, timed, two_sample
 from posterase.experiments.machine import machine
 
 WARMUP, DRAWS = 1000, 1000
@@ -54,18 +52,8 @@ class Row(NamedTuple):
 
 def measured(draws: pe.Draws, target: pe.Draws) -> tuple[float, float, float, float]:
     """Error of means, what it is expected to be, error of log standard deviations, two-sample accuracy."""
-    return *moment_errors(draws, target), two_sample(0, draws, target).accuracy
-
-
-def timed(run: Callable[[], Any], repeats: int = 3) -> tuple[Any, float]:
-    """The last result, and the median seconds once all is compiled."""
-    out = run()
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        out = run()
-        seconds.append(time.perf_counter() - start)
-    return out, float(np.median(seconds))
+    found = moment_errors(draws, target)
+    return found.mean, found.chance, found.log_sd, two_sample(0, draws, target).accuracy
 
 
 def compare(problem: Problem) -> Iterator[Row]:
@@ -78,7 +66,7 @@ def compare(problem: Problem) -> Iterator[Row]:
         target = pe.Draws(
             jax.tree.map(lambda *leaves: np.concatenate(leaves), *(refit.draws.params for refit in refits))
         )
-        last, seconds = timed(lambda: pe.nuts(4, kept, problem.initial, DRAWS, warmup=WARMUP), repeats=1)  # noqa: B023
+        last, seconds, *_ = timed(lambda: pe.nuts(4, kept, problem.initial, DRAWS, warmup=WARMUP), repeats=1)  # noqa: B023
         found = last.diagnostics
         cost = found.gradients + found.warmup_gradients, found.sequential
         says = f"R̂ {max(found.rhat.values()):.3f}"
@@ -86,7 +74,7 @@ def compare(problem: Problem) -> Iterator[Row]:
         yield Row(problem.name, request, "untouched", *measured(draws, target), 0, 0, 0.0, "")
         for name, eraser in ERASERS.items():
             try:
-                erased, seconds = timed(lambda: eraser(0, model, draws, removal))  # noqa: B023
+                erased, seconds, *_ = timed(lambda: eraser(0, model, draws, removal))  # noqa: B023
             except pe.errors.NonFiniteResultError as error:
                 nan = float("nan")
                 yield Row(problem.name, request, name, nan, nan, nan, nan, 0, 0, 0.0, error.problem)
@@ -94,7 +82,7 @@ def compare(problem: Problem) -> Iterator[Row]:
             spent = erased.evidence.cost
             figures = spent.evaluations, spent.sequential, seconds, erased.brief
             yield Row(problem.name, request, name, *measured(erased.draws, target), *figures)
-        result, seconds = timed(lambda: pe.erase(model, draws, rows, policy=pe.Policy(refit=True)))  # noqa: B023
+        result, seconds, *_ = timed(lambda: pe.erase(model, draws, rows, policy=pe.Policy(refit=True)))  # noqa: B023
         costs = [rung.evidence.cost for rung in result.rungs if rung.evidence is not None]
         figures = sum(c.evaluations for c in costs), sum(c.sequential for c in costs), seconds, str(result.verdict)
         yield Row(problem.name, request, "**erase**", *measured(result.draws, target), *figures)

@@ -4,6 +4,7 @@ Somebody asks for their rows to be deleted; the model was fitted by MCMC; poster
 of p(θ | S − S′), and says how far to trust them.
 """
 
+from posterase import assess as assess
 from posterase.bridges.arviz import from_arviz as from_arviz
 from posterase.bridges.numpyro import from_numpyro as from_numpyro
 from posterase.draws import Draws as Draws
@@ -32,6 +33,7 @@ from posterase.numerics.solvers import Cholesky as Cholesky
 from posterase.numerics.solvers import Neumann as Neumann
 from posterase.policy import Policy as Policy
 from posterase.policy import Verdict as Verdict
+from posterase.sampling.laplace import LaplaceSampler as LaplaceSampler
 from posterase.sampling.nuts import nuts as nuts
 from posterase.sampling.resume import load_state as load_state
 from posterase.sampling.resume import save_state as save_state

@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import numpy as np
 from jaxtyping import Array, ArrayLike, Key
 
+from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
 from posterase.columns import lagged
 from posterase.draws import Draws
@@ -42,7 +42,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.curvature import check_informed, flat_tails
 from posterase.numerics.densities import unconstrained
-from posterase.numerics.weights import Estimate, base_weights, jeffreys, parameter_ess
+from posterase.numerics.weights import Estimate, base_weights, parameter_ess
 from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain, rounded
 from posterase.progress import shown
 from posterase.rows import table_of
@@ -134,6 +134,21 @@ class Erasure:
         erased = self.rungs[-1].erased
         assert erased is not None
         return erased.draws
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What the rung showed that the draws are of."""
+        return self.rungs[-1].evidence if self.rungs else None
+
+    @property
+    def jeffreys(self) -> Estimate | None:
+        """From the refits that were given, of that rung's draws before their weights."""
+        return self.rungs[-1].jeffreys if self.rungs else None
+
+    @property
+    def seconds(self) -> float:
+        """What the request took, rungs that did not pass included."""
+        return sum(rung.seconds for rung in self.rungs)
 
     def erase(self, rows: Selection, **options: Any) -> Erasure:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
@@ -385,14 +400,9 @@ class _Climb(NamedTuple):
 
 
 def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
-    """Of the rung's draws as they are moved, before weights; the mean over refits."""
+    """Of the rung's draws as they are moved, before weights."""
     resembles, moved = erased.evidence.resembles, erased.evidence.moved
-    if not refits or resembles is None or moved is None:
-        return None
-    own = resembles(moved), base_weights(moved)
-    parts = [jeffreys(*own, resembles(refit), base_weights(refit)) for refit in refits]
-    error = float(np.sqrt(sum(part.error**2 for part in parts))) / len(parts)
-    return Estimate(float(np.mean([part.value for part in parts])), error)
+    return None if not refits or resembles is None or moved is None else moved_jeffreys(resembles, moved, refits)
 
 
 def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str) -> Verdict:

@@ -112,6 +112,10 @@ class DifferentDrawsError(PosteraseError, ValueError):
     """Other draws than those that stored log-likelihoods belong to."""
 
 
+class RepeatedDrawsError(PosteraseError, ValueError):
+    """Copies among draws where distances between them are looked at."""
+
+
 # --- bridges
 
 
@@ -196,6 +200,10 @@ class ResumeError(PosteraseError, ValueError):
 
 class CoarseRowsWarning(UserWarning):
     """Rows are evaluated in float32 where float64 was wanted."""
+
+
+class MeaninglessDimensionWarning(UserWarning):
+    """Nearest neighbours in so many dimensions say nothing of a divergence."""
 
 
 class DiscretisedChainWarning(UserWarning):

@@ -100,8 +100,8 @@ def match(
     outputs = [{name: predict(predictor, draws, sets[name].x) for name in SETS} for draws in (erased, *refits)]
     own, *others = (_behaviour(output, labels) for output in outputs)
     seen = [output["removed"] for output in outputs]
-    difference = float(np.mean([prediction_difference(seen[0], one) for one in seen[1:]]))
-    floor = float(np.mean([prediction_difference(one, other) for one, other in combinations(seen[1:], 2)]))
+    difference = float(np.mean([prediction_difference(seen[0], one).value for one in seen[1:]]))
+    floor = float(np.mean([prediction_difference(one, other).value for one, other in combinations(seen[1:], 2)]))
     reasons = _reasons(own, others, difference, floor, policy)
     told = f"excess over the floor {max(difference / floor - 1, 0):.0%}" if floor > 0 else "predictions as the refits'"
     against = f"against {len(refits)} refits; ε not measured"

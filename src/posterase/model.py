@@ -107,6 +107,13 @@ class AbstractModel(eqx.Module):
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
         """log p(S | θ) − log p(S − S′ | θ), at parameters on their own (constrained) scale."""
 
+    def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
+        """log p(S | θ) − log p(S − z | θ) for each of these rows z by itself: its own log-likelihood, where rows are
+        independent given θ; else its density given all others.
+        """
+        one = jnp.ones(1, bool)
+        return jax.lax.map(lambda row: self.log_removed(params, Removal(rows=row[None], counted=one)), rows)
+
     @abc.abstractmethod
     def elements(self, rows: int) -> int:
         """How many numbers of `rows` rows are in memory at once when they are evaluated."""
@@ -270,6 +277,10 @@ class Model(AbstractModel):
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
         rows = jax.tree.map(lambda leaf: leaf[removal.rows], self.data)
         return self._sum_rows(params, rows, removal.counted)
+
+    def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
+        precision = jnp.result_type(*jax.tree.leaves(params))
+        return self.log_likelihood(params, cast_floats(jax.tree.map(lambda leaf: leaf[rows], self.data), precision))
 
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements

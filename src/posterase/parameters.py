@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 import jax
+import numpy as np
 from jaxtyping import PyTree
 
 from posterase.errors import UnknownParameterError
@@ -18,6 +19,15 @@ def parameter_names(params: PyTree) -> list[str]:
     """One name a leaf, in the order of `jax.tree.leaves`."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(params)]
     return [jax.tree_util.keystr(path, simple=True, separator=".") or BARE_ARRAY for path in paths]
+
+
+def element_names(params: PyTree) -> list[str]:
+    """One name a number of a draw, `beta[2]`, where leaves are shaped `(chain, draw, …)`."""
+    return [
+        f"{name}[{', '.join(map(str, at))}]" if at else name
+        for name, leaf in zip(parameter_names(params), jax.tree.leaves(params), strict=True)
+        for at in np.ndindex(*leaf.shape[2:])
+    ]
 
 
 def check_known(given: Iterable[str], names: list[str], argument: str) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 from jaxtyping import Float
 
 from posterase.draws import Draws
 from posterase.extras import need
+from posterase.parameters import element_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,14 +43,6 @@ def density(
     return np.exp(-0.5 * scaled**2) @ weights / (bandwidth * np.sqrt(2 * np.pi))
 
 
-def columns(draws: Draws) -> tuple[list[str], Float[np.ndarray, "n elements"]]:
-    """Every element of every parameter as a column, with its name: `beta[2]`."""
-    names = []
-    for name, leaf in zip(draws.names, jax.tree.leaves(draws.params), strict=True):
-        names += [f"{name}[{', '.join(map(str, at))}]" if at else name for at in np.ndindex(*leaf.shape[2:])]
-    return names, draws.matrix()
-
-
 def draw_erasure(result: Erasure) -> Figure:
     """Densities of the parameters that moved most; below, what every rung's diagnostics said."""
     after = result.rungs[-1].erased if result.rungs else None
@@ -62,8 +54,8 @@ def draw_erasure(result: Erasure) -> Figure:
         ("refit" if i == 0 else "_refit", refit, {"color": BLACK, "lw": 1.2, "ls": ":"})
         for i, refit in enumerate(result.refits)
     ]
-    names, before = columns(result.before)
-    target = columns(lines[-1][1])[1] if len(lines) > 1 else before
+    names, before = element_names(result.before.params), result.before.matrix()
+    target = lines[-1][1].matrix() if len(lines) > 1 else before
     weights = {id(draws): np.asarray(draws.weights, np.float64).ravel() for _, draws, _ in lines}
     base = weights[id(result.before)]
     sd = np.sqrt(base @ (before - base @ before) ** 2)
@@ -77,7 +69,7 @@ def draw_erasure(result: Erasure) -> Figure:
     for place, at in enumerate(most):
         row, column = divmod(place, per_row)
         axis = figure.add_subplot(grid[row, 2 * column : 2 * column + 2])
-        values = {label: columns(draws)[1][:, at] for label, draws, _ in lines}
+        values = {label: draws.matrix()[:, at] for label, draws, _ in lines}
         low, high = np.quantile(np.concatenate(list(values.values())), [0.001, 0.999])
         points = np.linspace(low, high, 200)
         for label, draws, style in lines:

@@ -21,7 +21,6 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,13 +30,18 @@ from scipy.stats import kstest
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
 from posterase.keys import as_key
-from posterase.model import Model
+from posterase.model import AbstractModel, with_rows
 from posterase.plotting import BLACK, SKY, new_figure
+from posterase.progress import shown
+from posterase.sampling.nuts import nuts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BINS = 20
+
+CHAINS, DRAWS, THINNED = 4, 400, 4
+"""Of the sampler, where none is given. Ranks among autocorrelated draws are not uniform: so they are thinned."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,63 +80,75 @@ class Calibration:
 
 
 def calibrate(
-    key: Key[Array, ""] | int,
     eraser: Callable[..., Any],
-    model: Model,
-    rows: ArrayLike | Sequence[int],
     prior: Callable[[Key[Array, ""]], PyTree],
     simulate: Callable[[Key[Array, ""], PyTree], PyTree],
-    posterior: Callable[[Key[Array, ""], Model], Draws],
+    model: AbstractModel,
+    rows: ArrayLike | Sequence[int],
+    posterior: Callable[[Key[Array, ""], AbstractModel], Draws] | None = None,
     *,
     repeats: int = 200,
-    report: Callable[[int, int], None] | None = None,
+    key: Key[Array, ""] | int = 0,
+    progress: bool | None = None,
 ) -> Calibration:
     """Calibrate an eraser on data sets simulated from a model.
 
     Parameters
     ----------
-    key
-        A seed or a jax key.
     eraser
         What is to be calibrated: `pe.Transport()`, say, or anything that is called and answers as an eraser does.
-    model
-        The model; its data give the shapes and are not looked at.
-    rows
-        Which rows are contaminated, and then removed.
     prior
         `prior(key)` → the parameters of one draw from the prior.
     simulate
         `simulate(key, params)` → data of all rows, in the structure of the model's.
+    model
+        The model; its data give the shapes and are not looked at.
+    rows
+        Which rows are contaminated, and then removed.
     posterior
-        `posterior(key, model)` → draws of the posterior of the model's rows: in closed form, or by `pe.nuts`.
+        `posterior(key, model)` → draws of the posterior of the model's rows, in closed form, say. None: by `pe.nuts`,
+        from draws of the prior.
     repeats
         How many data sets.
-    report
-        `report(done, repeats)` is called on the way.
+    key
+        A seed or a jax key.
+    progress
+        Whether to show progress. None: on a terminal.
     """
-    is_a(model, Model, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     whole_number("repeats", repeats, 10)
     removal = model.removal(rows)
     gone = np.isin(np.arange(model.present.shape[0]), removal.row_ids)
+    sample = _sampler(prior) if posterior is None else posterior
     ranks: list[dict[str, Float[np.ndarray, " elements"]]] = []
-    for number in range(repeats):
-        keys = jax.random.split(jax.random.fold_in(as_key(key), number), 6)
-        truth, other = prior(keys[0]), prior(keys[1])
-        data = jax.tree.map(
-            lambda kept, removed: jnp.where(gone.reshape(-1, *[1] * (kept.ndim - 1)), removed, kept),
-            simulate(keys[2], truth),
-            simulate(keys[3], other),
-        )
-        simulated = eqx.tree_at(lambda m: m.data, model, data)
-        draws = posterior(keys[4], simulated)
-        ranks.append(_rank(truth, eraser(keys[5], simulated, draws, removal).draws))
-        if report is not None:
-            report(number + 1, repeats)
+    with shown("calibrating", repeats, progress) as report:
+        for number in range(repeats):
+            report(f"data set {number + 1} of {repeats}", number)
+            keys = jax.random.split(jax.random.fold_in(as_key(key), number), 6)
+            truth, other = prior(keys[0]), prior(keys[1])
+            data = jax.tree.map(
+                lambda kept, removed: jnp.where(gone.reshape(-1, *[1] * (kept.ndim - 1)), removed, kept),
+                simulate(keys[2], truth),
+                simulate(keys[3], other),
+            )
+            simulated = with_rows(model, data, model.present)
+            draws = sample(keys[4], simulated)
+            ranks.append(_rank(truth, eraser(keys[5], simulated, draws, removal).draws))
     together = {name: np.stack([each[name] for each in ranks]) for name in ranks[0]}
     tests = {
         name: [float(kstest(column, "uniform").pvalue) for column in values.T] for name, values in together.items()
     }
     return Calibration(together, {name: min(1.0, min(each) * len(each)) for name, each in tests.items()})
+
+
+def _sampler(prior: Callable[[Key[Array, ""]], PyTree]) -> Callable[[Key[Array, ""], AbstractModel], Draws]:
+    def posterior(key: Key[Array, ""], model: AbstractModel) -> Draws:
+        first, run = jax.random.split(key)
+        starts = [prior(each) for each in jax.random.split(first, CHAINS)]
+        initial = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
+        return nuts(run, model, initial, DRAWS, warmup=DRAWS).draws.thin(THINNED)
+
+    return posterior
 
 
 def _rank(truth: PyTree, draws: Draws) -> dict[str, Float[np.ndarray, " elements"]]:

@@ -6,6 +6,11 @@ weights of the draws, where k̂ passes. The estimators are in `posterase.numeric
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from jaxtyping import Float
+
 from posterase.draws import Draws
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate
@@ -27,3 +32,16 @@ def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draw
         return jeffreys(log_weights, base, -evaluate(removed, refit), base_weights(refit))
     smoothed = smooth(log_weights + log_of(base))
     return kl(log_weights, base) if smoothed.pareto_k <= smoothed.threshold else None
+
+
+def moved_jeffreys(
+    resembles: Callable[[Draws], Float[np.ndarray, "chain draw"]], moved: Draws, refits: Sequence[Draws]
+) -> Estimate:
+    """Jeffreys between moved draws, whose density is known, and refits; the mean over these.
+
+    `resembles(draws)` → log kept − log density of the moved draws, up to one constant, at any draws.
+    """
+    own = resembles(moved), base_weights(moved)
+    parts = [jeffreys(*own, resembles(refit), base_weights(refit)) for refit in refits]
+    error = float(np.sqrt(sum(part.error**2 for part in parts))) / len(parts)
+    return Estimate(float(np.mean([part.value for part in parts])), error)

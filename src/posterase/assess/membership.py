@@ -4,14 +4,18 @@
 
 is maximised over ρ on kept and test rows; what is reported is the share of removed rows with f_θ(x)_y ≥ ρ*: how many of
 them the attack takes for members. Lower is *not* better: the target is what a refit, which never saw them, gives.
+Any increasing function of the probability gives the same shares: log-likelihoods do, and keep apart what rounds to one.
 """
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Array, Bool, Float
 
 from posterase.errors import InvalidOptionError
+from posterase.precision import widest_float
 
 
 def attack(
@@ -20,15 +24,46 @@ def attack(
     removed: Float[np.ndarray, "draws removed"],
 ) -> float:
     """The share of removed rows taken for members, averaged over draws; arguments are probabilities of true classes."""
-    for name, values in (("kept", kept), ("test", test), ("removed", removed)):
+    sets = {"kept": kept, "test": test, "removed": removed}
+    for name, values in sets.items():
         if values.shape[-1] == 0:
             raise InvalidOptionError(f"there are no {name} rows.", "the attack needs kept, test and removed rows.")
-    return float(np.mean([np.mean(r >= threshold(k, t)) for k, t, r in zip(kept, test, removed, strict=True)]))
+        if len(values) != len(kept) or len(values) == 0:
+            raise InvalidOptionError(f"{name} has {len(values)} draws.", f"give as many of each: {len(kept)}.")
+        if np.isnan(values).any():
+            raise InvalidOptionError(f"{name} holds NaN.", "give one number for every draw and row.")
+    with jax.enable_x64(True):
+        return float(jnp.mean(_member_shares(*(jnp.asarray(each, jnp.float64) for each in sets.values()))))
 
 
-def threshold(kept: Float[np.ndarray, " kept"], test: Float[np.ndarray, " test"]) -> float:
+def attack_gap(erased: float, refit: float) -> float:
+    """|MIA − MIA of the refit|: what an erasure is to bring to the floor, from whichever side."""
+    return abs(erased - refit)
+
+
+def member_share(
+    kept: Float[Array, " kept"],
+    test: Float[Array, " test"],
+    removed: Float[Array, " removed"],
+    counted: Bool[Array, " removed"] | None = None,
+) -> Float[Array, ""]:
+    """The share of removed rows taken for members at one draw; of those that are counted, where some are padding."""
+    return jnp.mean(removed >= threshold(kept, test), dtype=widest_float(), where=counted)
+
+
+def threshold(kept: Float[Array, " kept"], test: Float[Array, " test"]) -> Float[Array, ""]:
     """The best threshold between members and others; of several as good ones the lowest."""
-    values = np.unique(np.concatenate([kept, test, [np.inf]]))
-    members = 1 - np.searchsorted(np.sort(kept), values, side="left") / len(kept)
-    others = np.searchsorted(np.sort(test), values, side="left") / len(test)
-    return float(values[np.argmax(members + others)])
+    members, others = len(kept), len(test)
+    both = jnp.concatenate([kept, test])
+    order = jnp.argsort(both)
+    values, is_member = both[order], order < members
+    # How many of either are below: right at the first of equal values, which stands for all of them.
+    below = jnp.cumsum(is_member) - is_member
+    below_others = jnp.arange(members + others) - below
+    is_first = jnp.concatenate([jnp.ones(1, bool), values[1:] != values[:-1]])
+    # Whole numbers, so that equal accuracies are equal to the bit: 2 Acc · members · others.
+    right = (members - below).astype(widest_float()) * others + below_others.astype(widest_float()) * members
+    return values[jnp.argmax(jnp.where(is_first, right, -1))]
+
+
+_member_shares = jax.jit(jax.vmap(member_share))

@@ -1,7 +1,8 @@
 """How far the moments of draws are from those of other draws, next to what chance explains.
 
 Errors are root mean squares over all numbers of a draw: of means, in standard deviations of the target; of logarithms
-of standard deviations.
+of standard deviations. Their p-values are of the worst single number, held against its own Monte Carlo error: an error
+of one number among a thousand is not diluted by the others.
 """
 
 from __future__ import annotations
@@ -9,9 +10,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool, Float
+from scipy.stats import norm
 
 from posterase.draws import Draws
-from posterase.numerics.weights import parameter_ess
+from posterase.errors import DrawsShapeError
+from posterase.numerics.weights import base_weights, element_ess
+from posterase.parameters import element_names
 
 
 class MomentErrors(NamedTuple):
@@ -23,17 +28,73 @@ class MomentErrors(NamedTuple):
     """What the error of means is expected to be by chance, from the effective draws on both sides."""
     log_sd: float
     """Of log standard deviations."""
+    log_sd_chance: float
+    """What that is expected to be by chance."""
+    mean_p_value: float
+    """The chance of so large an error of the worst mean, Bonferroni corrected."""
+    log_sd_p_value: float
+    """The same of the worst standard deviation."""
+
+
+class _Moments(NamedTuple):
+    mean: Float[np.ndarray, " k"]
+    sd: Float[np.ndarray, " k"]
+    mean_error: Float[np.ndarray, " k"]
+    log_sd_error: Float[np.ndarray, " k"]
 
 
 def moment_errors(draws: Draws, target: Draws) -> MomentErrors:
-    """The errors of (weighted) draws against those of a target, a refit say."""
-    values, wanted = draws.matrix(), target.matrix()
-    weights, base = (np.asarray(each.weights, float).ravel() for each in (draws, target))
-    mean, exact = weights @ values, base @ wanted
-    sd, exact_sd = np.sqrt(weights @ (values - mean) ** 2), np.sqrt(base @ (wanted - exact) ** 2)
-    own, others = (np.mean([1 / value for value in parameter_ess(each).values()]) for each in (draws, target))
+    """The errors of (weighted) draws against those of a target, a refit say. Numbers that never change are left out."""
+    known = _constant(draws, target)
+    own, other = (_moments(each, ~known) for each in (draws, target))
+    shift = (own.mean - other.mean) / other.sd
+    stretch = np.log(own.sd / other.sd)
+    shift_error = np.hypot(own.mean_error, other.mean_error) / other.sd
+    stretch_error = np.hypot(own.log_sd_error, other.log_sd_error)
     return MomentErrors(
-        mean=float(np.sqrt(np.mean(((mean - exact) / exact_sd) ** 2))),
-        chance=float(np.sqrt(own + others)),
-        log_sd=float(np.sqrt(np.mean(np.log(sd / exact_sd) ** 2))),
+        mean=_root_mean_square(shift),
+        chance=_root_mean_square(shift_error),
+        log_sd=_root_mean_square(stretch),
+        log_sd_chance=_root_mean_square(stretch_error),
+        mean_p_value=_worst(shift / shift_error),
+        log_sd_p_value=_worst(stretch / stretch_error),
     )
+
+
+def _constant(draws: Draws, target: Draws) -> Bool[np.ndarray, " elements"]:
+    """Which numbers never change, in either; refused where they do in one only, or differ, or there are no others."""
+    values, wanted = draws.matrix(), target.matrix()
+    if draws.names != target.names or values.shape[1] != wanted.shape[1]:
+        raise DrawsShapeError("the draws have other parameters than the target.", "compare draws of the same model.")
+    if len(values) < 2 or len(wanted) < 2:
+        raise DrawsShapeError(
+            f"there are {len(values)} and {len(wanted)} draws.", "a spread needs some hundred of each."
+        )
+    still = [np.ptp(each, axis=0) == 0 for each in (values, wanted)]
+    odd = np.flatnonzero((still[0] != still[1]) | (still[0] & still[1] & (values[0] != wanted[0])))
+    if odd.size:
+        name = element_names(draws.params)[odd[0]]
+        which = "the draws" if still[0][odd[0]] else "the target"
+        raise DrawsShapeError(f"{name} never changes in {which}.", "its spread says nothing: has a chain stood still?")
+    if still[0].all():
+        raise DrawsShapeError("nothing changes in the draws.", "has every chain stood still?")
+    return still[0]
+
+
+def _moments(draws: Draws, counted: Bool[np.ndarray, " elements"]) -> _Moments:
+    values, weights = draws.matrix()[:, counted], base_weights(draws).ravel()
+    mean = weights @ values
+    squares = (values - mean) ** 2
+    variance = weights @ squares
+    ess = np.maximum(element_ess(draws)[:, counted], 1)
+    # d log sd = d variance / (2 variance)
+    wobble = np.sqrt(np.maximum(weights @ (squares - variance) ** 2, 0) / ess[1]) / (2 * variance)
+    return _Moments(mean, np.sqrt(variance), np.sqrt(variance / ess[0]), np.maximum(wobble, np.finfo(float).tiny))
+
+
+def _root_mean_square(values: Float[np.ndarray, " k"]) -> float:
+    return float(np.sqrt(np.mean(values**2)))
+
+
+def _worst(scores: Float[np.ndarray, " k"]) -> float:
+    return float(min(1.0, 2 * norm.sf(np.abs(scores).max()) * len(scores)))

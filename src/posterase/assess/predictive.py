@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,26 +12,56 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from posterase.draws import Draws
 from posterase.errors import InvalidOptionError
+from posterase.numerics.weights import Estimate
 
 MOST_DRAWS = 50
 """Draws are thinned to at most so many before they predict."""
 
+SUMS_TO_ONE = 1e-3
+"""Probabilities in float32 may miss one by so much."""
+
 
 def predict(
-    predictor: Callable[[PyTree, PyTree], Float[Array, "rows classes"]], draws: Draws, x: PyTree
-) -> Float[np.ndarray, "draws rows classes"]:
+    predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]], draws: Draws, x: PyTree
+) -> Float[np.ndarray, "draws rows outputs"]:
     """Class probabilities of every row, from `predictor(params, x)`, at evenly spaced draws."""
+    return check_probabilities(outputs(predictor, draws, x))
+
+
+def outputs(
+    predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]], draws: Draws, x: PyTree
+) -> Float[np.ndarray, "draws rows outputs"]:
+    """What `predictor(params, x)` says of every row, at evenly spaced draws: probabilities, or any other numbers."""
     draws = draws if draws.log_weights is None else draws.resample(0)
     n = draws.n_chains * draws.n_draws
     places = np.linspace(0, n - 1, min(n, MOST_DRAWS)).astype(int)
     chosen = jax.tree.map(lambda leaf: leaf[places], draws.flat())
-    out = np.asarray(jax.lax.map(lambda params: predictor(params, x), chosen), np.float64)
-    if out.ndim != 3 or not np.isfinite(out).all() or (out < 0).any() or np.abs(out.sum(axis=-1) - 1).max() > 1e-3:
+    out = np.asarray(_outputs(predictor, chosen, x), np.float64)
+    if out.ndim == 2:
+        out = out[:, :, None]
+    if out.ndim != 3 or not np.isfinite(out).all():
         raise InvalidOptionError(
-            f"predict returns an array of shape {out.shape[1:]} that are not probabilities.",
-            "return one row of class probabilities, summing to one, for each row of x (jax.nn.softmax).",
+            f"predictor returns an array of shape {out.shape[1:]}, or numbers that are not finite.",
+            "return one row of numbers for each row of x.",
         )
     return out
+
+
+def check_probabilities(
+    probabilities: Float[np.ndarray, "draws rows classes"],
+) -> Float[np.ndarray, "draws rows classes"]:
+    """The same; refused where they are not probabilities of classes."""
+    if (probabilities < 0).any() or np.abs(probabilities.sum(axis=-1) - 1).max() > SUMS_TO_ONE:
+        raise InvalidOptionError(
+            "predictor returns rows that are not probabilities: they are negative, or do not sum to one.",
+            "return one row of class probabilities, summing to one, for each row of x (jax.nn.softmax).",
+        )
+    return probabilities
+
+
+@eqx.filter_jit
+def _outputs(predictor: Callable[[PyTree, PyTree], Array], params: PyTree, x: PyTree) -> Array:
+    return jax.lax.map(lambda one: predictor(one, x), params)
 
 
 def error_rate(probabilities: Float[np.ndarray, "draws rows classes"], labels: Int[np.ndarray, " rows"]) -> float:
@@ -45,11 +76,24 @@ def mean_loss(probabilities: Float[np.ndarray, "draws rows classes"], labels: In
 
 
 def prediction_difference(
-    one: Float[np.ndarray, "draws rows classes"], other: Float[np.ndarray, "others rows classes"]
-) -> float:
-    """E ‖f_θ(x) − f_θ′(x)‖₁ over pairs of draws, one of each, and over rows (Section 5.2 of the paper)."""
+    one: Float[np.ndarray, "draws rows outputs"], other: Float[np.ndarray, "others rows outputs"]
+) -> Estimate:
+    """E ‖f_θ(x) − f_θ′(x)‖₁ over pairs of draws, one of each, and over rows (Section 5.2 of the paper).
 
-    def against(probabilities: Float[Array, "rows classes"]) -> Float[Array, ""]:
-        return jnp.abs(probabilities - jnp.asarray(other)).sum(axis=-1).mean()
+    Its error takes draws for independent; the mean over rows is over these very rows.
+    """
+    if one.shape[1:] != other.shape[1:] or 0 in one.shape or 0 in other.shape:
+        raise InvalidOptionError(
+            f"predictions have the shapes {one.shape} and {other.shape}.",
+            "give (draws, rows, outputs) of the same rows.",
+        )
+    pairs = np.asarray(_differences(jnp.asarray(one), jnp.asarray(other)), np.float64)
+    variances = (each.var(ddof=1) / len(each) if len(each) > 1 else 0.0 for each in (pairs.mean(1), pairs.mean(0)))
+    return Estimate(float(pairs.mean()), float(np.sqrt(sum(variances))))
 
-    return float(jax.lax.map(against, jnp.asarray(one)).mean())
+
+@jax.jit
+def _differences(one: Float[Array, "n rows outputs"], other: Float[Array, "m rows outputs"]) -> Float[Array, "n m"]:
+    """For every pair of draws, the mean over rows."""
+    against = jax.vmap(lambda a, b: jnp.abs(a - b).sum(axis=-1).mean(), in_axes=(None, 0))
+    return jax.lax.map(lambda a: against(a, other), one)

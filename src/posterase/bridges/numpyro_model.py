@@ -190,16 +190,17 @@ class NumPyroModel(AbstractModel):
         return prior + jnp.sum(jnp.where(self.present, jnp.concatenate(rows), 0))
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+        return jnp.sum(jnp.where(removal.counted, self.log_rows(params, removal.rows), 0))
+
+    def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         leaves = self.leaves(params)
         if not self.program.by_rows:
-            _, rows = self.program.densities(params, leaves)
-            return jnp.sum(jnp.where(removal.counted, jnp.concatenate(rows)[removal.rows], 0))
+            return jnp.concatenate(self.program.densities(params, leaves)[1])[rows]
         places = self.program.places()
-        inside = [(removal.rows >= at.start) & (removal.rows < at.stop) for at in places]
-        own = [jnp.clip(removal.rows - at.start, 0, at.stop - at.start - 1) for at in places]
-        _, rows = self.program.at_rows(params, leaves, own)
-        counted = [jnp.where(removal.counted & mine, values, 0) for mine, values in zip(inside, rows, strict=True)]
-        return jnp.sum(jnp.stack(counted))
+        own = [jnp.clip(rows - at.start, 0, at.stop - at.start - 1) for at in places]
+        _, values = self.program.at_rows(params, leaves, own)
+        inside = [(rows >= at.start) & (rows < at.stop) for at in places]
+        return sum((jnp.where(*each, 0) for each in zip(inside, values, strict=True)), jnp.zeros(rows.shape))
 
     def elements(self, rows: int) -> int:
         total = len(self.present)

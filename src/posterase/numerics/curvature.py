@@ -16,9 +16,12 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity
-from posterase.numerics.densities import Density, evaluate_at, expectation
+from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
 from posterase.parameters import parameter_names
 from posterase.precision import cast_floats, in_float64
+
+REVERSE = 4
+"""What a gradient holds in memory, as a multiple of what the density holds."""
 
 INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""
@@ -96,7 +99,7 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
     names = parameter_names(like)
     d = thetas.shape[1]
     places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
-    with_all, without = (_gradients(density, thetas[places], like) for density in (full, kept))
+    with_all, without = (gradients(density, thetas[places], like) for density in (full, kept))
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
     if never:
@@ -151,7 +154,7 @@ def flat_tails(
     return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
 
 
-def _gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
+def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
     """∇ at raveled parameters, in float64 where it can be had."""
 
     def run(wide: bool) -> Array:
@@ -163,4 +166,5 @@ def _gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTr
 
 @eqx.filter_jit
 def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
-    return jax.lax.map(lambda theta: gradient(density, theta, like), points)
+    size = batch_size(REVERSE * density.elements, len(points))
+    return jax.lax.map(lambda theta: gradient(density, theta, like), points, batch_size=size)

@@ -48,6 +48,17 @@ def evaluate_at(density: Density, thetas: Float[np.ndarray, "n d"], like: PyTree
     return _precise(density, lambda wide: _evaluate_at(density, jnp.asarray(thetas), like, wide))
 
 
+def over_draws(function: Callable[[PyTree], PyTree], draws: Draws, elements: int) -> PyTree:
+    """A function of one draw's parameters at every draw, in float64: leaves shaped `(chain, draw, …)`.
+
+    `elements` is how many numbers one evaluation holds. A module compiles once; a plain function, whenever it is new.
+    """
+    flat = draws.flat()
+    values, _ = in_float64(lambda wide: _over_draws(function, flat, elements, wide), "the model")
+    shape = draws.n_chains, draws.n_draws
+    return jax.tree.map(lambda leaf: np.asarray(leaf).reshape(*shape, *leaf.shape[1:]), values)
+
+
 def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray, "n d"], PyTree]:
     """All draws as raveled unconstrained parameters, in float64; and those of one draw, for the structure."""
     flat = draws.flat()
@@ -91,6 +102,16 @@ def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wi
     unravel = _unravel(like, wide)
     size = batch_size(density.elements, len(thetas))
     return jax.lax.map(lambda theta: density(unravel(theta)), thetas, batch_size=size)
+
+
+@eqx.filter_jit
+def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: int, wide: bool) -> PyTree:
+    n = jax.tree.leaves(params)[0].shape[0]
+
+    def at(one: PyTree) -> PyTree:
+        return function(cast_floats(one, jnp.float64) if wide else one)
+
+    return jax.lax.map(at, params, batch_size=batch_size(elements, n))
 
 
 @eqx.filter_jit

@@ -182,21 +182,29 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     Neighbours in a chain may depend on each other; with `ancestors`, draws whose ancestors were neighbours do. Numbers
     that never change, as above a Cholesky factor's diagonal, are known: of them there are enough.
     """
+    sizes = element_ess(draws, ancestors).min(axis=0)
+    ends = np.cumsum([column.shape[-1] for column in draws.columns().values()])
+    parts = np.split(sizes, ends[:-1])
+    return {
+        name: float(part.min()) if part.size else float("inf") for name, part in zip(draws.names, parts, strict=True)
+    }
+
+
+def element_ess(
+    draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None = None
+) -> Float[np.ndarray, "2 elements"]:
+    """The same for every number of a draw: for its mean, and for its variance."""
     places = np.arange(draws.n_chains * draws.n_draws) if ancestors is None else ancestors.ravel()
     share = base_weights(draws).ravel()
-    columns, values = draws.columns(), draws.matrix()
+    values = draws.matrix()
     both = np.concatenate([values, (values - share @ values) ** 2], axis=1)
     shape = draws.n_chains, draws.n_draws
     short = effective_sizes(both, share, blocks(*shape)[places])
     long_blocks = max(LONG_BLOCKS_A_CHAIN, -(-FEWEST_LONG_BLOCKS // draws.n_chains))
     long = effective_sizes(both, share, blocks(*shape, long_blocks)[places])
-    sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1).min(axis=0)
+    sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1)
     known = np.ptp(values, axis=0) == 0
-    if not known.all():
-        sizes = np.where(known, np.inf, sizes)
-    ends = np.cumsum([column.shape[-1] for column in columns.values()])
-    parts = np.split(sizes, ends[:-1])
-    return {name: float(part.min()) if part.size else float("inf") for name, part in zip(columns, parts, strict=True)}
+    return sizes if known.all() else np.where(known, np.inf, sizes)
 
 
 def first_half(chains: int, draws: int) -> Bool[np.ndarray, " n"]:
@@ -239,10 +247,15 @@ def _jackknife(
 def base_weights(draws: Draws) -> Float[np.ndarray, "chain draw"]:
     """The weights that draws came with, in float64, summing to one."""
     if draws.log_weights is None:
-        return np.full((draws.n_chains, draws.n_draws), 1 / (draws.n_chains * draws.n_draws))
+        return base_of((draws.n_chains, draws.n_draws))
     raw = np.asarray(draws.log_weights, np.float64)
     weights = np.exp(raw - raw.max())
     return weights / weights.sum()
+
+
+def base_of(shape: tuple[int, ...]) -> Float[np.ndarray, "chain draw"]:
+    """Equal weights that sum to one."""
+    return np.full(shape, 1 / np.prod(shape))
 
 
 def log_of(weights: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:

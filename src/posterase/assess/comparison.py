@@ -1,0 +1,424 @@
+"""What an assessment compares: sets of draws, parts of the rows, and the two kinds of figures made from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Key, PyTree
+from scipy.stats import norm
+
+from posterase.assess.membership import member_share
+from posterase.assess.predictive import check_probabilities, outputs
+from posterase.assess.table import Figure, NotMeasured
+from posterase.checks import is_a, rows_of
+from posterase.draws import Draws, systematic
+from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
+from posterase.keys import as_key
+from posterase.model import AbstractModel, Model, Removal, with_rows
+from posterase.numerics.densities import over_draws
+from posterase.numerics.weights import Estimate, base_weights, parameter_ess
+from posterase.parameters import element_names, parameter_names
+from posterase.stored import StoredLikelihoods, needs_density
+
+FEWEST_DRAWS = 20
+MOST_ROWS = 5000
+"""Of kept and test rows at most so many are looked at one by one, evenly spaced."""
+
+NEEDS_REFIT = "needs a refit to compare with (refits=…)"
+NEEDS_TWO = "needs a second refit, for the floor"
+
+
+class Compared(NamedTuple):
+    """One set of draws held against another."""
+
+    value: Estimate
+    p_value: float | None = None
+    """Where the metric has a null of its own."""
+
+
+class RowStatistics(eqx.Module):
+    """What one draw's parameters say of kept, removed and test rows."""
+
+    model: AbstractModel
+    removal: Removal
+    kept: Int[Array, " kept"]
+    test: AbstractModel | None
+    unseen: Int[Array, " test"]
+
+    def __call__(self, params: PyTree) -> dict[str, Float[Array, ""]]:
+        found = {"removed": self.model.log_removed(params, self.removal)}
+        if not isinstance(self.model, Model):
+            return found
+        kept = self.model.log_rows(params, self.kept)
+        found["kept"] = jnp.mean(kept)
+        if self.test is not None:
+            test = self.test.log_rows(params, self.unseen)
+            removed = self.model.log_rows(params, self.removal.rows)
+            found |= {"test": jnp.mean(test), "attack": member_share(kept, test, removed, self.removal.counted)}
+        return found
+
+
+def compare(
+    model: Any,
+    before: Any,
+    after: Any,
+    refits: Any,
+    test: Any,
+    rows: Any,
+    predictor: Any,
+    labels: Any,
+    log_evidence: float | None,
+    refit_seconds: float | None,
+    key: Any,
+) -> Comparison:
+    """Check everything before any work starts."""
+    is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    is_a(before, Draws, "before", "wrap them: pe.Draws({'name': array}).")
+    draws: Any = after if isinstance(after, Draws) else getattr(after, "draws", None)
+    is_a(draws, Draws, "after", "pass what pe.erase returned, or draws: pe.Draws({'name': array}).")
+    others = [refits] if isinstance(refits, Draws) else list(refits or [])
+    for each in others:
+        is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
+    named = {"before": before, "after": draws, **{f"refits[{i}]": each for i, each in enumerate(others)}}
+    _check_alike(named)
+    removal = _removal(model, after, rows)
+    if not isinstance(model, StoredLikelihoods):
+        for each in named.values():
+            model.check(each)
+    if predictor is None and labels is not None:
+        raise InvalidOptionError("labels are given, and no predictor.", "pass predictor=f, f(params, data).")
+    comparison = Comparison(
+        model=model,
+        removal=removal,
+        before=before,
+        after=draws,
+        refits=others,
+        test=_test(model, test, draws),
+        predictor=predictor,
+        labels=_labels_of(labels),
+        log_evidence=log_evidence,
+        seconds=(getattr(after, "seconds", None), refit_seconds),
+        evidence=getattr(after, "evidence", None),
+        jeffreys=getattr(after, "jeffreys", None),
+        key=as_key(key),
+    )
+    if comparison.predictor is not None:
+        for part in comparison.parts:
+            comparison.check_predictor(part)
+    return comparison
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Comparison:
+    """The checked input of an assessment, and what several metrics look at, computed once."""
+
+    model: AbstractModel
+    removal: Removal
+    before: Draws
+    after: Draws
+    refits: list[Draws]
+    test: AbstractModel | None
+    predictor: Callable[[PyTree, PyTree], Array] | None
+    labels: Callable[[PyTree], Int[np.ndarray, " rows"]] | None
+    log_evidence: float | None
+    seconds: tuple[float | None, float | None]
+    """Of the erasure and of a refit, where they are known."""
+    evidence: Any
+    """What the eraser showed of its draws; None where only draws were given."""
+    jeffreys: Estimate | None
+    """Of the erased draws from refits, where the eraser measured it."""
+    key: Key[Array, ""]
+    cache: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def kept_model(self) -> AbstractModel:
+        """The model of the kept rows."""
+        return self.model.without(self.removal)
+
+    # --- sets of draws
+
+    @property
+    def sets(self) -> dict[str, Draws]:
+        return {"origin": self.before, "erased": self.after, **{f"refit {i}": d for i, d in enumerate(self.refits)}}
+
+    def own_key(self, name: str) -> Key[Array, ""]:
+        """Random numbers of a metric: the same whichever others are run."""
+        return jax.random.fold_in(self.key, int.from_bytes(name.encode(), "little") % 2**31)
+
+    def of_all(self, name: str, compute: Callable[[Draws], Any]) -> dict[str, Any]:
+        """A value of every set of draws, computed once."""
+        if name not in self.cache:
+            self.cache[name] = {label: compute(draws) for label, draws in self.sets.items()}
+        return self.cache[name]
+
+    # --- rows
+
+    @property
+    def factorises(self) -> bool:
+        """Whether single rows have likelihoods of their own."""
+        return isinstance(self.model, Model)
+
+    def statistics(self) -> dict[str, dict[str, Float[np.ndarray, "chain draw"]]]:
+        """Per draw: log-likelihoods and the membership attack, of every set of draws."""
+        unseen = jnp.zeros(0, jnp.int32) if self.test is None else spread_out(self.test.row_ids)
+        kept = spread_out(self.kept_model.row_ids)
+        if isinstance(self.model, StoredLikelihoods):
+            raise needs_density("the likelihood at other draws than the fit's")
+        looked = RowStatistics(self.model, self.removal, kept, self.test, unseen)
+        elements = self.model.elements(len(kept) + len(unseen) + self.removal.rows.shape[0])
+        return self.of_all("statistics", lambda draws: over_draws(looked, draws, elements))
+
+    def part(self, name: str) -> PyTree:
+        """Data of kept, removed or test rows."""
+        if name == "test":
+            assert self.test is not None
+            ids, data = spread_out(self.test.row_ids), self.test.data
+        else:
+            ids = spread_out(self.kept_model.row_ids if name == "kept" else np.sort(self.removal.row_ids))
+            data = self.model.data
+        return jax.tree.map(lambda leaf: leaf[ids], data)
+
+    @property
+    def parts(self) -> list[str]:
+        return ["kept", "removed", *(["test"] if self.test is not None else [])]
+
+    def classes(self, part: str) -> Int[np.ndarray, " rows"]:
+        assert self.labels is not None
+        return self.labels(self.part(part))
+
+    def check_predictor(self, part: str) -> None:
+        """Refuse labels and predictions that are none, from one draw, before any work starts."""
+        assert self.predictor is not None
+        first = Draws(jax.tree.map(lambda leaf: leaf[:1, :1], self.before.params))
+        found = outputs(self.predictor, first, self.part(part))
+        if self.labels is not None:
+            classes = self.classes(part)
+            check_probabilities(found)
+            if len(classes) != found.shape[1] or classes.max() >= found.shape[2]:
+                raise InvalidOptionError(
+                    f"predictor returns {found.shape[2]} classes for {found.shape[1]} {part} rows, whose "
+                    f"{len(classes)} labels go up to {classes.max()}.",
+                    "return one probability for each class, one row for each row.",
+                )
+
+    def predictions(self, part: str) -> dict[str, Float[np.ndarray, "draws rows outputs"]]:
+        """Of every set of draws; probabilities, where there are labels."""
+        assert self.predictor is not None
+        data = self.part(part)
+
+        def of(draws: Draws) -> Float[np.ndarray, "draws rows outputs"]:
+            found = outputs(self.predictor, draws, data)  # type: ignore[arg-type]
+            return found if self.labels is None else check_probabilities(found)
+
+        return self.of_all(f"predictions {part}", of)
+
+    # --- figures
+
+    def level(self, name: str, values: dict[str, Estimate], **more: Any) -> Figure:
+        """A figure of one set of draws: erased against refits, two-sided."""
+        refits = [values[f"refit {i}"] for i in range(len(self.refits))]
+        if not refits:
+            return Figure(name, values["origin"], values["erased"], why=NEEDS_REFIT, **more)
+        spread = float(np.std([each.value for each in refits], ddof=1)) if len(refits) > 2 else 0.0
+        sampling = float(np.sqrt(sum(each.error**2 for each in refits))) / len(refits)
+        target = Estimate(
+            float(np.mean([each.value for each in refits])), max(sampling, spread / float(np.sqrt(len(refits))))
+        )
+        gaps = [abs(a.value - b.value) for a, b in combinations(refits, 2)]
+        errors = [float(np.hypot(a.error, b.error)) for a, b in combinations(refits, 2)]
+        floor = Estimate(float(np.mean(gaps)), float(np.mean(errors))) if gaps else None
+        p_values = {
+            label: _two_sided(
+                values[label].value - target.value, float(np.hypot(max(values[label].error, spread), target.error))
+            )
+            for label in ("origin", "erased")
+        }
+        return Figure(
+            name, values["origin"], values["erased"], target, floor, p_values["origin"], p_values["erased"], **more
+        )
+
+    def distance(
+        self,
+        name: str,
+        compare: Callable[[str, str], Compared],
+        null: float | None = None,
+        **more: Any,
+    ) -> Figure | NotMeasured:
+        """A figure of two sets of draws: erased against refits, held against refits among each other."""
+        refits = [f"refit {i}" for i in range(len(self.refits))]
+        if not refits:
+            return NotMeasured(name, NEEDS_REFIT)
+        sides = {label: [compare(label, refit) for refit in refits] for label in ("origin", "erased")}
+        among = [compare(a, b) for a, b in combinations(refits, 2)]
+        floor = average(among) if among else None
+        means = {label: average(found) for label, found in sides.items()}
+        lowest = floor if floor is not None else None if null is None else Estimate(null, 0.0)
+        p_values: dict[str, float | None] = {}
+        for label, found in sides.items():
+            own = [each.p_value for each in found if each.p_value is not None]
+            if own:
+                p_values[label] = min(1.0, min(own) * len(own))
+            elif lowest is None:
+                p_values[label] = None
+            else:
+                gap = means[label].value - lowest.value
+                p_values[label] = _two_sided(gap, float(np.hypot(means[label].error, lowest.error)))
+        why = NEEDS_TWO if p_values["erased"] is None else ""
+        return Figure(
+            name,
+            means["origin"],
+            means["erased"],
+            None,
+            floor,
+            p_values["origin"],
+            p_values["erased"],
+            null=null,
+            why=why,
+            **more,
+        )
+
+    def picks(self, most: int) -> dict[str, Int[np.ndarray, " picked"]]:
+        """Places of distinct draws of every set, in proportion to their weights: as many of each, none too many.
+
+        Never more than are effective, nor than can be picked without picking one twice.
+        """
+        weights = {label: base_weights(draws).ravel() for label, draws in self.sets.items()}
+        effective = [min(parameter_ess(draws).values()) for draws in self.sets.values()]
+        size = int(
+            max(1, min(most, *effective, *(len(w) for w in weights.values()), *(1 / w.max() for w in weights.values())))
+        )
+        with jax.enable_x64(True):
+            return {
+                label: np.asarray(systematic(self.own_key(f"picks {label}"), jnp.asarray(each), size))
+                for label, each in weights.items()
+            }
+
+
+def _check_alike(named: dict[str, Draws]) -> None:
+    """Draws of the same parameters, enough of them, none with all the weight, none that stand still in one set only."""
+    first, *_ = named.values()
+    shapes = {name: [leaf.shape[2:] for leaf in jax.tree.leaves(each.params)] for name, each in named.items()}
+    for name, each in named.items():
+        if parameter_names(each.params) != parameter_names(first.params) or shapes[name] != shapes["before"]:
+            raise DifferentModelError(
+                f"{name} has the parameters {_listed(each)}, and before has {_listed(first)}.",
+                "pass draws of the same model.",
+            )
+        n = each.n_chains * each.n_draws
+        if n < FEWEST_DRAWS:
+            raise DrawsShapeError(
+                f"{name} has {n} draw{'s' if n != 1 else ''}.", "figures with an error need some hundred: sample more."
+            )
+        heaviest = float(base_weights(each).max())
+        if heaviest > 0.5:
+            raise DrawsShapeError(
+                f"one draw of {name} has {heaviest:.0%} of all weight.", "nothing can be averaged over: use more draws."
+            )
+    still = {name: np.ptp(each.matrix(), axis=0) == 0 for name, each in named.items()}
+    for name, each in still.items():
+        odd = np.flatnonzero(each & ~np.all(list(still.values()), axis=0))
+        if odd.size:
+            raise DrawsShapeError(
+                f"{element_names(first.params)[odd[0]]} never changes in {name}, and does elsewhere.",
+                "has a chain stood still? Leave it out.",
+            )
+
+
+def _listed(draws: Draws) -> str:
+    leaves = zip(draws.names, jax.tree.leaves(draws.params), strict=True)
+    return ", ".join(f"{name} {list(leaf.shape[2:]) or ''}".strip() for name, leaf in leaves)
+
+
+def _removal(model: AbstractModel, after: Any, rows: Any) -> Removal:
+    if isinstance(rows, Removal):
+        return model.removal(rows.row_ids)
+    if rows is not None:
+        return model.removal(rows)
+    left = getattr(getattr(after, "model", None), "present", None)
+    if left is None:
+        raise InvalidOptionError(
+            "it is not said which rows were removed.", "pass rows=[…], or as after what pe.erase returned."
+        )
+    present = np.asarray(model.present)
+    if left.shape != present.shape or np.array_equal(np.asarray(left), present):
+        raise DifferentModelError(
+            "after belongs to another model, or the model has lost its rows already.",
+            "pass the model that the erasure began with: the one of all rows.",
+        )
+    return model.removal(np.flatnonzero(present & ~np.asarray(left)))
+
+
+def _test(model: AbstractModel, test: Any, draws: Draws) -> AbstractModel | None:
+    if test is None:
+        return None
+    if isinstance(test, AbstractModel):
+        test.check(draws)
+        return test
+    if not isinstance(model, Model):
+        raise InvalidOptionError(
+            f"test is data, and the model is a {type(model).__name__}, which knows its own rows only.",
+            "pass a model of the test rows with the same parameters.",
+        )
+    if parameter_names(test) != parameter_names(model.data):
+        raise InvalidOptionError(
+            "test is not built as the model's data are.", f"pass {jax.tree.structure(model.data)}, rows first."
+        )
+    for own, other in zip(jax.tree.leaves(model.data), jax.tree.leaves(test), strict=True):
+        if np.shape(other)[1:] != own.shape[1:]:
+            raise InvalidOptionError(
+                f"test has rows of shape {np.shape(other)[1:]}, the model's data of {own.shape[1:]}.",
+                "pass rows of the same kind.",
+            )
+        if len(other) == 0:
+            raise InvalidOptionError("test holds no rows.", "pass rows that were never fitted, or leave it out.")
+    return with_rows(model, *rows_of(test))
+
+
+def _labels_of(labels: Any) -> Callable[[PyTree], Int[np.ndarray, " rows"]] | None:
+    if labels is None:
+        return None
+
+    def find(data: PyTree) -> Int[np.ndarray, " rows"]:
+        if callable(labels):
+            found = labels(data)
+        elif isinstance(data, dict) and labels in data:
+            found = data[labels]
+        else:
+            raise InvalidOptionError(
+                f"labels is {labels!r}, which the data have not.",
+                "name an array of the data, or pass a function of it.",
+            )
+        values = np.asarray(found)
+        whole = values.astype(int) if np.isfinite(values).all() else values
+        if values.ndim != 1 or not np.array_equal(whole, values) or (values < 0).any():
+            raise InvalidOptionError("labels are no classes.", "give one whole number a row, from 0.")
+        return whole
+
+    return find
+
+
+def spread_out(ids: Int[np.ndarray, " rows"], most: int = MOST_ROWS) -> Int[Array, " some"]:
+    """Some of the rows, evenly spaced."""
+    return jnp.asarray(ids[np.linspace(0, len(ids) - 1, min(len(ids), most)).astype(int)])
+
+
+def _two_sided(gap: float, error: float) -> float:
+    if not error > 0:
+        return 1.0 if gap == 0 else 0.0
+    return float(2 * norm.sf(abs(gap) / error))
+
+
+def average(found: list[Compared]) -> Estimate:
+    """Over refits. Comparisons share draws: their errors do not average out, and are not below the spread."""
+    values = [each.value.value for each in found]
+    error = float(np.mean([each.value.error for each in found]))
+    spread = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 2 else 0.0
+    return Estimate(float(np.mean(values)), max(error, spread))

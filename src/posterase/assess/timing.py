@@ -1,0 +1,46 @@
+"""Time a request: what an erasure costs once all is compiled, and the first time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from posterase.checks import whole_number
+
+T = TypeVar("T")
+
+
+class Timed(NamedTuple, Generic[T]):
+    """Seconds of something that was run several times."""
+
+    result: T
+    """What the last run returned."""
+    seconds: float
+    """The median, without the first run."""
+    first: float
+    """The first run, which compiles."""
+    spread: float
+    """Between quartiles, without the first run."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds:.3g} s a request (quartiles {self.spread:.1g} s apart; {self.first:.3g} s the first time)"
+        )
+
+
+def timed(run: Callable[[], T], repeats: int = 3) -> Timed[T]:
+    """Run a request once, then `repeats` times more, each to its last array."""
+    whole_number("repeats", repeats, 1)
+    seconds: list[float] = []
+    result: Any = None
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        result = run()
+        jax.block_until_ready([leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)])
+        seconds.append(time.perf_counter() - start)
+    low, middle, high = np.quantile(seconds[1:], [0.25, 0.5, 0.75])
+    return Timed(result, float(middle), seconds[0], float(high - low))
