@@ -19,7 +19,7 @@ All of it speaks of the law of *one* draw: n independent draws carry nε.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -27,8 +27,8 @@ from jaxtyping import Float
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.numerics.weights import Estimate, base_of, smooth, weighted_divergence
 
-TunedOn = Literal["nothing", "other draws", "the moved draws"]
-Weights = Literal["raw", "smoothed"]
+TUNED_ON = ("nothing", "other draws", "the moved draws")
+WEIGHTS = ("raw", "smoothed")
 
 
 class Bounds(NamedTuple):
@@ -41,13 +41,13 @@ class Bounds(NamedTuple):
     lost: tuple[str, ...] = ()
     """Which step took which bound away."""
 
-    def moved(self, *, invariant: bool, tuned_on: TunedOn) -> Bounds:
+    def moved(self, *, invariant: bool, tuned_on: str) -> Bounds:
         """After MCMC moves.
 
         `invariant`: whether they leave the kept posterior exactly invariant: Metropolis-adjusted, at λ = 1, with the
         whole density. `tuned_on`: what step sizes and scales were chosen on.
         """
-        if tuned_on not in ("nothing", "other draws", "the moved draws"):
+        if tuned_on not in TUNED_ON:
             raise InvalidOptionError(f"tuned_on is {tuned_on!r}.", 'use "nothing", "other draws" or "the moved draws".')
         if invariant and tuned_on != "the moved draws":
             return self
@@ -58,12 +58,12 @@ class Bounds(NamedTuple):
         )
         return self._without(kl=why, jeffreys=why)
 
-    def resampled(self, weights: Weights, changed: Estimate | None = None) -> Bounds:
+    def resampled(self, weights: str, changed: Estimate | None = None) -> Bounds:
         """After resampling by weights kept/q.
 
         Smoothed weights are other weights than kept/q: their bound is `smoothing_bound`, to be given as `changed`.
         """
-        if weights not in ("raw", "smoothed"):
+        if weights not in WEIGHTS:
             raise InvalidOptionError(f"weights is {weights!r}.", 'use "raw" or "smoothed".')
         after = self._without(jeffreys="resampling")
         if weights == "raw":

@@ -78,7 +78,7 @@ def logit_margin(log_probability: Float[Array, "..."]) -> Float[Array, "..."]:
 def klom(
     key: Key[Array, ""] | int,
     erased: Float[np.ndarray, "models examples"],
-    refit: Float[np.ndarray, "others examples"],
+    refit: Float[np.ndarray, "others rows"],
     *,
     bins: int = BINS,
 ) -> KLoM:
@@ -97,7 +97,7 @@ def klom(
 def u_lira(
     key: Key[Array, ""] | int,
     erased: Float[np.ndarray, "models examples"],
-    never: Float[np.ndarray, "others examples"],
+    never: Float[np.ndarray, "others rows"],
     *,
     false_positives: float = 0.01,
 ) -> ULira:
@@ -118,7 +118,7 @@ def u_lira(
     return ULira(Estimate(float(share), float(boot.std(ddof=1))), float(false_positives))
 
 
-def _check(erased: Float[np.ndarray, "models examples"], refit: Float[np.ndarray, "others examples"]) -> None:
+def _check(erased: Float[np.ndarray, "models examples"], refit: Float[np.ndarray, "others rows"]) -> None:
     if erased.shape[1] != refit.shape[1] or erased.shape[1] == 0:
         raise DrawsShapeError(
             f"there are margins of {erased.shape[1]} and of {refit.shape[1]} examples.", "give those of the same ones."
@@ -174,7 +174,7 @@ def _u_lira(
     never: Float[Array, "n e"],
     erased_counts: Int[Array, "r m"],
     never_counts: Int[Array, "r n"],
-    false_positives: float,
+    false_positives: Float[Array, ""] | float,
 ) -> tuple[Float[Array, ""], Float[Array, " r"]]:
     """The share found out, and the same with models resampled; the attack itself is fitted once."""
     spread = jnp.concatenate([erased, never]).std(axis=0)

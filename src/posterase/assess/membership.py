@@ -20,8 +20,8 @@ from posterase.precision import widest_float
 
 def attack(
     kept: Float[np.ndarray, "draws kept"],
-    test: Float[np.ndarray, "draws test"],
-    removed: Float[np.ndarray, "draws removed"],
+    test: Float[np.ndarray, "tests test"],
+    removed: Float[np.ndarray, "removals removed"],
 ) -> float:
     """The share of removed rows taken for members, averaged over draws; arguments are probabilities of true classes."""
     sets = {"kept": kept, "test": test, "removed": removed}

@@ -55,8 +55,8 @@ class KnowledgeRemoval(NamedTuple):
 
 def knowledge_removal(
     processed: Float[np.ndarray | Array, "seeds n d"],
-    refit: Float[np.ndarray | Array, "seeds m d"],
-    second_refit: Float[np.ndarray | Array, "seeds n d"],
+    refit: Float[np.ndarray | Array, "refits m e"],
+    second_refit: Float[np.ndarray | Array, "others k f"],
     *,
     k: int = 1,
 ) -> KnowledgeRemoval:
@@ -81,8 +81,8 @@ def knowledge_removal(
 
 def compare_seeds(
     processed: Float[np.ndarray | Array, "seeds n d"],
-    refit: Float[np.ndarray | Array, "seeds m d"],
-    second_refit: Float[np.ndarray | Array, "seeds n d"],
+    refit: Float[np.ndarray | Array, "refits m e"],
+    second_refit: Float[np.ndarray | Array, "others k f"],
     *,
     k: int = 1,
 ) -> KnowledgeRemoval:
@@ -116,7 +116,7 @@ def warning_for(d: int, n: int, floor: Estimate | None) -> str:
 
 
 def nearest_neighbour_kl(
-    one: Float[np.ndarray | Array, "n d"], other: Float[np.ndarray | Array, "m d"], *, k: int = 1
+    one: Float[np.ndarray | Array, "n d"], other: Float[np.ndarray | Array, "m e"], *, k: int = 1
 ) -> Estimate:
     """KL(one ‖ other) in nats; its error takes draws for independent. Works in any number of dimensions."""
     whole_number("k", k, 1)

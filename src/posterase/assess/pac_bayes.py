@@ -109,7 +109,7 @@ def pac_bayes(
 
 
 def pac_bayes_change(
-    before: Float[np.ndarray, "chain draw"], after: Float[np.ndarray, "chain draw"], kept_rows: int
+    before: Float[np.ndarray, "chain draw"], after: Float[np.ndarray, "chains draws"], kept_rows: int
 ) -> PacBayesChange:
     """What a shift adds, from ‖θ‖₁ of every draw before it, and of the same draw after it."""
     whole_number("kept_rows", kept_rows, 1)

@@ -76,7 +76,7 @@ def mean_loss(probabilities: Float[np.ndarray, "draws rows classes"], labels: In
 
 
 def prediction_difference(
-    one: Float[np.ndarray, "draws rows outputs"], other: Float[np.ndarray, "others rows outputs"]
+    one: Float[np.ndarray, "draws rows outputs"], other: Float[np.ndarray, "others lines columns"]
 ) -> Estimate:
     """E ‖f_θ(x) − f_θ′(x)‖₁ over pairs of draws, one of each, and over rows (Section 5.2 of the paper).
 

@@ -107,7 +107,8 @@ def kernel_stein(
     by_group = np.bincount(found, weights=2 * (share * sums - own) / pairs - 2 * share * value)
     count = len(by_group)
     jackknife = np.sum((by_group - by_group.mean()) ** 2) * count / max(count - 1, 1)
-    error = float(np.sqrt(jackknife + null.var()))
+    # It has twice what the noise of pairs adds; where that is all there is, as under the null, the bootstrap has it.
+    error = float(np.sqrt(max(jackknife - null.var(), null.var())))
     return Stein(Estimate(float(value), error), _tail(null, float(value)), float(scale))
 
 

@@ -202,7 +202,7 @@ class Assessment(xr.DataTree):
         axis.set_yticks(range(len(shown)), shown, fontsize=8)
         axis.set_ylim(len(shown) - 0.5, -0.5)
         axis.set_xlabel(
-            "left of the way: 0 the refits, 1 the untouched draws\n(green: at the floor, red: off; bars: two standard errors)",
+            "left of the way: 0 the refits, 1 the untouched draws\n(green: at the floor; red: off; bars: two errors)",
             fontsize=8,
         )
         axis.tick_params(labelsize=8)

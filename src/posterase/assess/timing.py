@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from posterase.checks import whole_number
 
-T = TypeVar("T")
 
-
-class Timed(NamedTuple, Generic[T]):
+class Timed(NamedTuple):
     """Seconds of something that was run several times."""
 
-    result: T
+    result: Any
     """What the last run returned."""
     seconds: float
     """The median, without the first run."""
@@ -32,7 +30,7 @@ class Timed(NamedTuple, Generic[T]):
         )
 
 
-def timed(run: Callable[[], T], repeats: int = 3) -> Timed[T]:
+def timed(run: Callable[[], Any], repeats: int = 3) -> Timed:
     """Run a request once, then `repeats` times more, each to its last array."""
     whole_number("repeats", repeats, 1)
     seconds: list[float] = []
