@@ -7,7 +7,7 @@ import sys
 
 from posterase.experiments.machine import machine
 
-ALL = ["reweight", "influence_shift", "gmm", "memory", "ladder"]
+ALL = ["reweight", "influence_shift", "gmm", "memory", "evidence", "ladder"]
 
 
 def main(names: list[str]) -> None:

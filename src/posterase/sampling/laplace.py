@@ -50,7 +50,7 @@ class LaplaceSampler(eqx.Module):
         whole_number("newton_steps", newton_steps, 1)
         whole_number("moves", moves, 0)
         self.model = model
-        self.like = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), widest_float()), model.unconstrain(params))
+        self.like = model.unconstrain(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), widest_float()), params))
         self.start = ravel_pytree(self.like)[0]
         self.newton_steps, self.moves = newton_steps, moves
 

@@ -1,0 +1,323 @@
+"""assess(): what it says of erasures that are right, and of those that are not; what it leaves out; bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+import posterase as pe
+from posterase.assess import Assessment
+from posterase.assess.table import Figure, written
+from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError, InvalidTypeError, RowsError
+from posterase.numerics.weights import Estimate
+from tests.oracles import LinearRegression
+
+# --- a classifier: 240 rows to fit, 120 to test, 25 wrongly labelled ones to forget
+
+COEFFICIENTS = np.array([0.3, 1.5, -1.0])
+GONE = np.arange(25)
+
+
+def make_rows(n, seed, flipped=0):
+    generator = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(n), generator.normal(size=(n, 2))])
+    y = (generator.uniform(size=n) < 1 / (1 + np.exp(-x @ COEFFICIENTS))).astype(float)
+    y[:flipped] = x[:flipped] @ COEFFICIENTS < 0
+    return {"x": x, "y": y}
+
+
+DATA, TEST = make_rows(240, 0, flipped=25), make_rows(120, 1)
+
+
+def log_likelihood(params, data):
+    score = data["x"] @ params["w"]
+    return data["times"] * (data["y"] * score - jnp.logaddexp(0, score))
+
+
+def make_model(data, times=1.0):
+    weights = np.ones(len(data["y"]))
+    if len(weights) == len(DATA["y"]):
+        weights[GONE] = times
+    return pe.Model(lambda p: -0.5 * jnp.sum(p["w"] ** 2) / 4, log_likelihood, {**data, "times": weights})
+
+
+def predictor(params, data):
+    p = jax.nn.sigmoid(data["x"] @ params["w"])
+    return jnp.stack([1 - p, p], axis=1)
+
+
+MODEL = make_model(DATA)
+TEST_DATA = {**TEST, "times": np.ones(120)}
+CLASSIFIED = {"predictor": predictor, "labels": "y"}
+
+
+def sample(model, seed):
+    """Independent draws, but for what a few dozen Metropolis steps leave, in one batch."""
+    sampler = pe.LaplaceSampler(model, {"w": np.zeros(3)})
+    keys = jax.random.split(jax.random.key(seed), 2000)
+    draws = jax.jit(jax.vmap(lambda key: sampler(key, model.present)))(keys)
+    return pe.Draws(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(4, 500, *leaf.shape[1:]), draws))
+
+
+@pytest.fixture(scope="module")
+def draws():
+    kept = MODEL.without(MODEL.removal(GONE))
+    return {
+        "before": sample(MODEL, 0),
+        "refits": [sample(kept, 1), sample(kept, 2)],
+        "exact": sample(kept, 3),
+        "nothing": sample(MODEL, 4),
+        "twice": sample(make_model(DATA, times=-1.0), 5),
+    }
+
+
+def assessed(draws, which, **options):
+    after = draws[which] if isinstance(which, str) else which
+    given = {"refits": draws["refits"], "test": TEST_DATA, "rows": GONE, **CLASSIFIED, **options}
+    return pe.assess.assess(MODEL, draws["before"], after, **given)
+
+
+SEES = [
+    "log-likelihood of removed rows",
+    "log-likelihood of a kept row",
+    "log-likelihood of a test row",
+    "membership attack",
+    "error on removed rows",
+    "two-sample accuracy",
+    "error of means (sd)",
+    "Stein discrepancy KSD²",
+    "prediction difference, removed rows",
+    "KLoM, median (nats)",
+    "KLoM, 95th percentile (nats)",
+    "U-LiRA, found at 1 %",
+    "ε̂ by nearest neighbours (nats)",
+]
+"""What claims to see these rows: every metric that is judged, but for errors and predictions on rows that the removed
+ones hardly matter to, and spreads, which removing a tenth of the rows changes by a twentieth."""
+
+
+def test_exact_erasures_are_at_the_floor(draws):
+    """False alarm 1 % over the whole table."""
+    found = assessed(draws, "exact")
+    assert found.off == []
+    assert set(SEES) <= set(found.at_the_floor)
+
+
+@pytest.mark.parametrize("broken", ["nothing", "twice"])
+def test_each_metric_that_claims_to_see_catches_a_broken_erasure(draws, broken):
+    found = assessed(draws, broken)
+    full = {"membership attack", "error on removed rows"} if broken == "twice" else set()
+    assert set(found.at_the_floor) <= full  # a refit gets nearly all of these rows wrong: there is no farther side
+    assert set(SEES) - full <= set(found.off)
+    removed = found.verdicts["log-likelihood of removed rows"]
+    assert ("as far as the untouched" in removed) == (broken == "nothing")
+    assert ("on the other side" in removed) == (broken == "twice")
+
+
+def test_an_erasure_of_the_ladder(draws):
+    """What pe.erase returned says which rows; its ε and its seconds are told."""
+    result = pe.erase(MODEL, draws["before"], GONE, refits=draws["refits"])
+    found = pe.assess.assess(
+        MODEL, draws["before"], result, draws["refits"], TEST_DATA, **CLASSIFIED, refit_seconds=9.0
+    )
+    assert found.off == []
+    metrics = found["metrics"]
+    assert float(metrics["erased"].sel(metric="KL from weights (nats)")) == result.verdict.epsilon.value
+    assert float(metrics["erased"].sel(metric="seconds a request")) == pytest.approx(result.seconds)
+    assert float(metrics["refit"].sel(metric="seconds a request")) == 9.0
+    jeffreys = metrics.sel(metric="Jeffreys ε (nats)")
+    assert float(jeffreys["origin"]) > 10 * float(jeffreys["floor"])
+    assert found.attrs["removed_rows"] == 25
+
+
+def test_a_shift_is_assessed_with_the_density_of_its_draws(draws):
+    """Jeffreys of the shifted draws, whose density is known, is judged; PAC-Bayes has the change of the bound."""
+    shifted = pe.InfluenceShift()(0, MODEL, draws["before"], MODEL.removal(GONE))
+    found = assessed(draws, shifted)
+    assert "told" not in found.verdicts["Jeffreys ε (nats)"]
+    assert float(found["metrics"]["erased"].sel(metric="PAC-Bayes bound, change")) >= 0
+
+
+def test_the_pac_bayes_bound_where_the_evidence_is_known(draws):
+    moved = pe.Transport()(0, MODEL, draws["before"], MODEL.removal(GONE))
+    found = assessed(draws, moved, log_evidence=-150.0)
+    assert "without looking at their values" in str(found["metrics"]["note"].sel(metric="PAC-Bayes bound").values)
+    assert 0 < float(found["metrics"]["erased"].sel(metric="PAC-Bayes bound")) < 2
+
+
+def test_it_is_a_tree_that_prints_as_a_table(draws, tmp_path):
+    found = assessed(draws, "exact")
+    assert isinstance(found, xr.DataTree)
+    text = str(found)
+    header = next(line for line in text.splitlines() if line.startswith("metric"))
+    assert header.split() == ["metric", "origin", "erased", "refit", "floor", "verdict"]
+    assert "nan" not in text.lower()
+    assert "it does not see how much weight separated modes have" in text
+    assert "Left out" in text
+    assert "PAC-Bayes" in text
+    assert "<pre>" in found._repr_html_()
+    found.to_netcdf(tmp_path / "found.nc", engine="h5netcdf")
+    again = xr.open_datatree(tmp_path / "found.nc", engine="h5netcdf")
+    assert again["metrics"].to_dataset().identical(found["metrics"].to_dataset())
+    assert isinstance(repr(found["metrics"]), str)
+    gap = found["metrics"]["gap"].sel(metric="membership attack")
+    attack = found["metrics"].sel(metric="membership attack")
+    assert float(gap) == pytest.approx(abs(float(attack["erased"]) - float(attack["refit"])))
+    assert len(found.plot().axes) == 1
+
+
+def test_the_same_key_gives_the_same_table(draws):
+    one, other = (assessed(draws, "exact", key=7) for _ in range(2))
+    assert one["metrics"].to_dataset().identical(other["metrics"].to_dataset())
+
+
+def test_without_refits_the_density_speaks(draws):
+    found = pe.assess.assess(MODEL, draws["before"], draws["exact"], rows=GONE)
+    assert found.verdicts["Stein discrepancy KSD²"] == "at the floor"
+    assert "needs a refit" in found.verdicts["log-likelihood of removed rows"]
+    left = dict(zip(found["left_out"]["metric"].values, found["left_out"]["why"].values, strict=True))
+    assert "refit" in left["two-sample accuracy"]
+    assert "test=" in left["membership attack"]
+    assert "predictor=" in left["prediction difference, removed rows"]
+    assert "pe.erase" in left["seconds a request"]
+    off = pe.assess.assess(MODEL, draws["before"], draws["nothing"], rows=GONE)
+    assert off.off == ["Stein discrepancy KSD²"]
+
+
+def test_one_refit_gives_no_floor(draws):
+    found = assessed(draws, "exact", refits=draws["refits"][0])
+    assert "second refit" in found.verdicts["KLoM, median (nats)"]
+    assert found.verdicts["two-sample accuracy"] == "at the floor"  # what it is by chance is known
+    assert found.off == []
+
+
+def test_weighted_draws(draws):
+    """Reweighted draws: exact but for the weights' noise."""
+    erased = pe.Reweight()(0, MODEL, draws["before"], MODEL.removal(GONE[:6]))
+    kept = MODEL.without(MODEL.removal(GONE[:6]))
+    found = assessed({**draws, "refits": [sample(kept, 6), sample(kept, 7)]}, erased, rows=GONE[:6])
+    assert found.off == []
+    assert "log-likelihood of removed rows" in found.at_the_floor
+
+
+# --- other models
+
+
+def test_a_regression_has_no_classes():
+    """Margins are log predictive densities; a predictor may give any number."""
+    oracle = LinearRegression.make()
+    rows = np.arange(12)
+    left = np.arange(12, oracle.n_rows)
+    draws = [pe.Draws(oracle.sample(left, (4, 500), seed=seed)) for seed in range(3)]
+    before = pe.Draws(oracle.sample(np.arange(oracle.n_rows), (4, 500), seed=9))
+    found = pe.assess.assess(
+        oracle.model(), before, draws[0], draws[1:], rows=rows, predictor=lambda p, data: data["X"] @ p["beta"]
+    )
+    assert found.off == []
+    assert "prediction difference, removed rows" in found.verdicts
+    assert "KLoM, median (nats)" in found.verdicts
+    assert "error on removed rows" in found["left_out"]["metric"].values
+
+
+def test_a_masked_model_says_what_it_cannot_tell():
+    y = np.r_[np.random.default_rng(0).normal(size=40), 4.0, 4.5]
+    model = pe.MaskedModel(
+        lambda p, data, present: -0.5 * p["mu"] ** 2 - 0.5 * jnp.sum(jnp.where(present, data["y"] - p["mu"], 0) ** 2),
+        {"y": y},
+    )
+
+    def posterior(n, seed):
+        noise = np.random.default_rng(seed).normal(size=(2, 500))
+        return pe.Draws({"mu": y[:n].sum() / (n + 1) + noise / np.sqrt(n + 1)})
+
+    found = pe.assess.assess(
+        model, posterior(42, 0), posterior(40, 1), [posterior(40, 2), posterior(40, 3)], rows=[40, 41]
+    )
+    assert found.off == []
+    assert "log-likelihood of removed rows" in found.at_the_floor
+    assert "KLoM, median (nats)" in found.verdicts
+    assert "single row" in str(found["left_out"]["why"].sel(metric="membership attack").values)
+
+
+# --- bad input, before any work
+
+
+def test_bad_input(draws):
+    before, exact, refits = draws["before"], draws["exact"], draws["refits"]
+
+    def check(after=exact, **options):
+        return pe.assess.assess(MODEL, before, after, **{"rows": GONE, "refits": refits, **options})
+
+    other = pe.Draws({"w": np.zeros((2, 50, 4)) + np.random.default_rng(0).normal(size=(2, 50, 4))})
+    with pytest.raises(DifferentModelError, match=r"after has the parameters w \[4\], and before has w \[3\]"):
+        check(other)
+    with pytest.raises(DifferentModelError, match="refits"):
+        check(refits=[refits[0], pe.Draws({"v": np.asarray(exact.params["w"])})])
+    with pytest.raises(DrawsShapeError, match="after has 1 draw"):
+        check(pe.Draws({"w": np.ones((1, 1, 3))}))
+    still = np.array(exact.params["w"])
+    still[..., 1] = 0.5
+    with pytest.raises(DrawsShapeError, match=r"w\[1\] never changes in after"):
+        check(pe.Draws({"w": still}))
+    weights = np.full((4, 500), -50.0)
+    weights[0, 0] = 0
+    with pytest.raises(DrawsShapeError, match="one draw of after has 100% of all weight"):
+        check(exact.replace(exact.params, weights))
+    with pytest.raises(InvalidOptionError, match="test holds no rows"):
+        check(test=jax.tree.map(lambda leaf: leaf[:0], TEST_DATA))
+    with pytest.raises(InvalidOptionError, match="not built as"):
+        check(test={"x": TEST["x"]})
+    with pytest.raises(InvalidOptionError, match="rows of shape"):
+        check(test={**TEST_DATA, "x": TEST["x"][:, :2]})
+    with pytest.raises(InvalidOptionError, match="sum to one"):
+        check(predictor=lambda p, data: 2 * predictor(p, data), labels="y")
+    with pytest.raises(InvalidOptionError, match="no classes"):
+        check(predictor=predictor, labels=lambda data: data["y"] + 0.5)
+    with pytest.raises(InvalidOptionError, match="labels go up to"):
+        check(predictor=predictor, labels=lambda data: 7 * data["y"])
+    with pytest.raises(InvalidOptionError, match="which the data have not"):
+        check(predictor=predictor, labels="z")
+    with pytest.raises(InvalidOptionError, match="no predictor"):
+        check(labels="y")
+    with pytest.raises(InvalidOptionError, match="which rows"):
+        check(rows=None)
+    with pytest.raises(RowsError):
+        check(rows=[1000])
+    with pytest.raises(InvalidTypeError, match="after"):
+        check(np.zeros(3))
+    kept = MODEL.without(MODEL.removal(GONE))
+    with pytest.raises(DifferentModelError, match="the one of all rows"):
+        pe.assess.assess(kept, before, pe.erase(MODEL, before, GONE))
+
+
+# --- verdicts, and how numbers are written
+
+
+def test_verdicts():
+    def verdict(erased, p_origin, p_erased, **more):
+        values = (Estimate(value, 1.0) for value in (10.0, erased, 0.0))
+        made = Figure("f", *values, None, p_origin, p_erased, **more)
+        return made.verdict(10)
+
+    assert verdict(0.1, 1e-9, 0.9) == "at the floor"
+    assert verdict(0.1, 0.5, 0.9).startswith("cannot tell: the untouched")
+    assert verdict(9.9, 1e-9, 1e-9) == "off: as far as the untouched draws"
+    assert verdict(2.0, 1e-9, 1e-9) == "off: 80% of the way"
+    assert verdict(-5.0, 1e-9, 1e-9) == "off: 50% too far, on the other side"
+    assert verdict(30.0, 1e-9, 1e-9) == "off: 3.0 times as far as the untouched draws"
+    assert verdict(5.0, 0.5, 1e-9) == "off: the untouched draws pass, these do not"
+    assert verdict(5.0, None, None, why="needs a refit") == "cannot tell: needs a refit"
+    assert verdict(5.0, None, None, judged=False) == "told, not judged"
+    assert verdict(0.1, 1e-9, 0.0011) == "at the floor"  # one of ten: 1 % over all of them is 0.1 % each
+
+
+def test_numbers_are_written_as_finely_as_they_are_known():
+    assert written(-45.321, 0.2) == "-45.32 ± 0.20"
+    assert written(12345.6, 30.0) == "12,346 ± 30"
+    assert written(float("nan"), float("nan")) == "–"
+    assert written(3.0, 0.0) == "3"
+
+
+def test_an_empty_assessment_prints():
+    assert "0 at the floor" in str(Assessment.of([], {}, {"removed_rows": 1, "kept_rows": 2, "refits": 0}))
