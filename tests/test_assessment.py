@@ -112,7 +112,7 @@ def test_each_metric_that_claims_to_see_catches_a_broken_erasure(draws, broken):
     assert set(SEES) - full <= set(found.off)
     removed = found.verdicts["log-likelihood of removed rows"]
     assert ("as far as the untouched" in removed) == (broken == "nothing")
-    assert ("on the other side" in removed) == (broken == "twice")
+    assert ("past the refits" in removed) == (broken == "twice")
 
 
 def test_an_erasure_of_the_ladder(draws):
@@ -137,6 +137,7 @@ def test_a_shift_is_assessed_with_the_density_of_its_draws(draws):
     found = assessed(draws, shifted)
     assert "told" not in found.verdicts["Jeffreys ε (nats)"]
     assert float(found["metrics"]["erased"].sel(metric="PAC-Bayes bound, change")) >= 0
+    assert "PAC-Bayes bound, change" in assessed(draws, "exact")["left_out"]["metric"].values  # no shift
 
 
 def test_the_pac_bayes_bound_where_the_evidence_is_known(draws):
@@ -304,7 +305,7 @@ def test_verdicts():
     assert verdict(0.1, 0.5, 0.9).startswith("cannot tell: the untouched")
     assert verdict(9.9, 1e-9, 1e-9) == "off: as far as the untouched draws"
     assert verdict(2.0, 1e-9, 1e-9) == "off: 80% of the way"
-    assert verdict(-5.0, 1e-9, 1e-9) == "off: 50% too far, on the other side"
+    assert verdict(-5.0, 1e-9, 1e-9) == "off: past the refits, by 50% of the way"
     assert verdict(30.0, 1e-9, 1e-9) == "off: 3.0 times as far as the untouched draws"
     assert verdict(5.0, 0.5, 1e-9) == "off: the untouched draws pass, these do not"
     assert verdict(5.0, None, None, why="needs a refit") == "cannot tell: needs a refit"

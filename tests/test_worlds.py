@@ -10,6 +10,7 @@ import pytest
 import posterase as pe
 from posterase.assess import klom, logit_margin, u_lira, worlds
 from posterase.errors import InvalidOptionError, NonFiniteResultError, RowsError
+from posterase.sampling.laplace import inverse_root
 from tests.oracles import BetaBernoulli, LinearRegression
 from tests.statistical import assert_moments
 
@@ -99,6 +100,15 @@ def test_the_laplace_sampler_draws_from_the_posterior_of_any_rows(oracle, x64):
     draws = jax.jit(jax.vmap(lambda key: sampler(key, present)))(jax.random.split(jax.random.key(0), 4000))
     (values,) = jax.tree.leaves(draws)
     assert_moments(np.asarray(values), oracle.mean(rows), oracle.variance(rows))
+
+
+def test_inverse_roots_without_lapack(x64):
+    x = np.random.default_rng(0).normal(size=(30, 7))
+    root = np.asarray(inverse_root(jnp.asarray(x.T @ x)))
+    assert np.allclose(root @ root.T, np.linalg.inv(x.T @ x), rtol=1e-9)
+    saddle = np.asarray(inverse_root(jnp.asarray(np.diag([4.0, -1.0, 0.0]))))  # no definite matrix: still a root
+    assert np.isfinite(saddle).all()
+    assert (saddle @ saddle.T)[0, 0] == pytest.approx(0.25)
 
 
 def test_the_laplace_sampler_fits_worlds():

@@ -26,16 +26,16 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
-from scipy.stats import norm
+from scipy.stats import norm, ttest_ind
 
-from posterase.assess.comparison import NEEDS_REFIT, Compared, Comparison, average, compare, spread_out
+from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, average, compare, spread_out
 from posterase.assess.divergence import moved_jeffreys
 from posterase.assess.margins import KLoM, klom, logit_margin, u_lira
 from posterase.assess.moments import MomentErrors, moment_errors
 from posterase.assess.nearest_neighbours import nearest_neighbour_kl, warning_for
 from posterase.assess.pac_bayes import CONDITION, pac_bayes, pac_bayes_change
-from posterase.assess.predictive import prediction_difference
-from posterase.assess.stein import BLIND, Stein, kernel_stein, median_distance
+from posterase.assess.predictive import mean_over_chains, prediction_difference
+from posterase.assess.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
 from posterase.assess.table import Assessment, Figure, NotMeasured
 from posterase.assess.two_sample import two_sample
 from posterase.draws import Draws
@@ -63,7 +63,11 @@ MOST_MODELS = 1000
 STEIN_DRAWS = 1000
 NEIGHBOUR_DRAWS = 100
 """A run, as in the paper."""
+FEWEST_RUNS = 8
+"""Of the nearest-neighbour estimator: its error is what runs differ by."""
 FALSE_POSITIVES = 0.01
+
+COMPARED = ("origin", "erased")
 
 NEEDS_TEST = "needs rows that were never fitted (test=…)"
 NEEDS_PREDICTOR = "needs a predictor (predictor=…)"
@@ -208,11 +212,7 @@ def _errors(work: Comparison) -> Found:
                 label: (found.argmax(axis=-1) != classes).mean(axis=1)
                 for label, found in work.predictions(part).items()
             }
-            errors = {
-                label: Estimate(float(each.mean()), float(each.std(ddof=1) / np.sqrt(len(each))))
-                for label, each in wrong.items()
-            }
-            yield work.level(name, errors)
+            yield work.level(name, {label: mean_over_chains(each, work.chains(label)) for label, each in wrong.items()})
 
 
 def _prediction_differences(work: Comparison) -> Found:
@@ -226,10 +226,12 @@ def _prediction_differences(work: Comparison) -> Found:
             yield NotMeasured(name, NEEDS_REFIT)
         else:
             found = work.predictions(part)
-            yield work.distance(
-                name,
-                lambda one, other: Compared(prediction_difference(found[one], found[other])),  # noqa: B023
-            )
+
+            def compared(one: str, other: str) -> Compared:
+                chains = work.chains(one), work.chains(other)
+                return Compared(prediction_difference(found[one], found[other], chains=chains))  # noqa: B023
+
+            yield work.distance(name, compared)
 
 
 def _jeffreys(work: Comparison) -> Found:
@@ -268,7 +270,7 @@ def _jeffreys(work: Comparison) -> Found:
         null=0.0,
         why=why,
         note="of the moved draws, before weights" if erased is not None else "",
-        judged=moved is not None and _same(moved, work.after),
+        judged=erased is None or (moved is not None and _same(moved, work.after)),
     )
 
 
@@ -329,26 +331,22 @@ def _stein(work: Comparison) -> Found:
         return
     density = LogDensity(work.kept_model)
     thetas, like = unconstrained(work.model, work.before)
-    origin = base_weights(work.before).ravel()
-    spread = np.sqrt(origin @ (thetas - origin @ thetas) ** 2)
-    root = np.diag(np.where(spread > 0, spread, 1))
-    if len(thetas) > 5 * thetas.shape[1]:
-        centred = (thetas - origin @ thetas) / np.where(spread > 0, spread, 1)
-        correlation = (centred.T * origin) @ centred
-        values, vectors = np.linalg.eigh(correlation)
-        root = root @ (vectors * np.sqrt(np.maximum(values, 1e-8)))
-    inverse = np.linalg.inv(root) if len(thetas) > 5 * thetas.shape[1] else np.diag(1 / np.diag(root))
-    scale = median_distance(thetas @ inverse.T)
+    coordinates = Whitened.of(thetas, base_weights(work.before).ravel())
+    scale = median_distance(coordinates.points(thetas))
 
     def of(draws: Draws) -> Stein:
         points, _ = unconstrained(work.model, draws)
         places = np.linspace(0, len(points) - 1, min(len(points), STEIN_DRAWS)).astype(int)
         share = base_weights(draws).ravel()[places]
         groups = blocks(draws.n_chains, draws.n_draws)[places]
-        scores = gradients(density, points[places], like) @ root
-        whitened = points[places] @ inverse.T
-        own = work.own_key("Stein")
-        return kernel_stein(own, whitened, scores, weights=share / share.sum(), groups=groups, scale=scale)
+        return kernel_stein(
+            work.own_key("Stein"),
+            coordinates.points(points[places]),
+            coordinates.scores(gradients(density, points[places], like)),
+            weights=share / share.sum(),
+            groups=groups,
+            scale=scale,
+        )
 
     found = work.of_all("stein", of)
     level = work.level(name, {label: each.squared for label, each in found.items()})
@@ -393,37 +391,53 @@ def _by_example(work: Comparison) -> Found:
 
 
 def _knowledge_removal(work: Comparison) -> Found:
+    """The paper's estimator between runs, paired by chain; a run is a chain, or a part of one where chains are few."""
     name = "ε̂ by nearest neighbours (nats)"
-    if not work.refits:
-        yield NotMeasured(name, NEEDS_REFIT)
+    if len(work.refits) < 2:
+        yield NotMeasured(name, NEEDS_REFIT if not work.refits else NEEDS_TWO)
         return
-    weighted = any(draws.log_weights is not None for draws in work.sets.values())
-    runs, shortest = (min(getattr(draws, size) for draws in work.sets.values()) for size in ("n_chains", "n_draws"))
-    samples: dict[str, list[Float[np.ndarray, "n d"]]] = {}
-    picks = work.picks(NEIGHBOUR_DRAWS)
-    for label, draws in work.sets.items():
-        values = draws.matrix()
-        if weighted:
-            samples[label] = [values[picks[label]]]
-        else:
-            chains = values.reshape(draws.n_chains, draws.n_draws, -1)[:runs]
-            places = np.linspace(0, draws.n_draws - 1, min(shortest, NEIGHBOUR_DRAWS)).astype(int)
-            samples[label] = list(chains[:, places])
+    runs = _runs(work)
+    n, d = runs["erased"][0].shape
 
-    def compare(one: str, other: str) -> Compared:
-        found = [nearest_neighbour_kl(a, b) for a, b in zip(samples[one], samples[other], strict=True)]
-        values = [each.value for each in found]
-        spread = float(np.std(values, ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
-        within = float(np.sqrt(np.sum([each.error**2 for each in found])) / len(found))
-        return Compared(Estimate(float(np.mean(values)), max(spread, within)))
+    def of(one: str, others: list[str]) -> Float[np.ndarray, " runs"]:
+        """By run, averaged over the others."""
+        pairs = [[nearest_neighbour_kl(*each).value for each in zip(runs[one], runs[o], strict=True)] for o in others]
+        return np.mean(pairs, axis=0)
 
-    paired = "" if weighted else f"paired by chain over {runs} chains"
-    figure = work.distance(name, compare, note=paired)
-    if isinstance(figure, Figure):
-        n, d = samples["erased"][0].shape
-        doubt = warning_for(d, n, figure.floor)
-        figure = figure._replace(note="; ".join(filter(None, [paired, doubt])))
-    yield figure
+    refits = [label for label in runs if label.startswith("refit")]
+    by_run = {label: of(label, refits) for label in ("origin", "erased")}
+    among = np.mean([of(a, [b]) for a, b in combinations(refits, 2)], axis=0)
+    origin, erased, floor = (mean_over_chains(each) for each in (by_run["origin"], by_run["erased"], among))
+    # A handful of runs: Welch's t, not a normal.
+    before, after = (float(ttest_ind(each, among, equal_var=False).pvalue) for each in by_run.values())
+    note = f"{len(among)} runs of {n} draws, paired"
+    doubt = warning_for(d, n, floor)
+    yield Figure(name, origin, erased, None, floor, before, after, note="; ".join(filter(None, [note, doubt])))
+
+
+def _runs(work: Comparison) -> dict[str, list[Float[np.ndarray, "n d"]]]:
+    """Draws of every set, in as many runs of as many draws: chains, or parts of chains; of weighted draws, picks."""
+    sets = work.sets
+    if any(draws.log_weights is not None for draws in sets.values()):
+        picks = work.picks(FEWEST_RUNS * NEIGHBOUR_DRAWS)
+        return {label: _dealt(draws.matrix()[picks[label]], FEWEST_RUNS) for label, draws in sets.items()}
+    chains, length = (min(getattr(draws, size) for draws in sets.values()) for size in ("n_chains", "n_draws"))
+    parts = max(1, min(-(-FEWEST_RUNS // chains), length // NEIGHBOUR_DRAWS))
+    size = length // parts
+    places = np.linspace(0, size - 1, min(size, NEIGHBOUR_DRAWS)).astype(int)
+    return {
+        label: [
+            draws.matrix().reshape(draws.n_chains, draws.n_draws, -1)[chain, part * size + places]
+            for chain in range(chains)
+            for part in range(parts)
+        ]
+        for label, draws in sets.items()
+    }
+
+
+def _dealt(values: Float[np.ndarray, "n d"], runs: int) -> list[Float[np.ndarray, "m d"]]:
+    """In turn to so many runs of one length."""
+    return [values[: len(values) // runs * runs][run::runs] for run in range(runs)]
 
 
 def _pac_bayes(work: Comparison) -> Found:
@@ -432,18 +446,15 @@ def _pac_bayes(work: Comparison) -> Found:
         yield NotMeasured(bound, "needs the model's density")
         return
     n = work.kept_model.n_rows
-    norms = {
-        label: np.abs(unconstrained(work.model, draws)[0]).sum(axis=1).reshape(draws.n_chains, draws.n_draws)
-        for label, draws in (("origin", work.before), ("erased", work.after))
-    }
-    d = unconstrained(work.model, work.before)[0].shape[1]
-    if norms["origin"].shape == norms["erased"].shape and work.after.log_weights is None:
+    thetas = {label: unconstrained(work.model, draws)[0] for label, draws in work.sets.items() if label in COMPARED}
+    shapes = {label: (draws.n_chains, draws.n_draws) for label, draws in work.sets.items()}
+    norms = {label: np.abs(values).sum(axis=1).reshape(shapes[label]) for label, values in thetas.items()}
+    if work.after.log_weights is None and _is_shift(*thetas.values()):
         found = pac_bayes_change(norms["origin"], norms["erased"], n)
-        yield Figure(
-            change, None, Estimate(found.bound, 0.0), judged=False, note=f"ΔKL {found.divergence}; {CONDITION}"
-        )
+        note = f"ΔKL {found.divergence}; {CONDITION}"
+        yield Figure(change, None, Estimate(found.bound, 0.0), judged=False, note=note)
     else:
-        yield NotMeasured(change, "the erased draws are not the draws before, moved one by one")
+        yield NotMeasured(change, "the erased draws are not those before, shifted: E log q is not what it was")
     ratio = getattr(work.evidence, "log_evidence_ratio", None)
     if work.labels is None or work.predictor is None:
         yield NotMeasured(bound, NEEDS_LABELS)
@@ -453,8 +464,16 @@ def _pac_bayes(work: Comparison) -> Found:
         classes = work.classes("kept")
         wrong = (work.predictions("kept")["erased"].argmax(axis=-1) != classes).mean()
         density = evaluate(LogDensity(work.kept_model), work.after) - (work.log_evidence - ratio.value)
+        d = thetas["erased"].shape[1]
         made = pac_bayes(float(wrong), density, norms["erased"], d, n, weights=base_weights(work.after))
         yield Figure(bound, None, made.bound, judged=False, note=CONDITION)
+
+
+def _is_shift(before: Float[np.ndarray, "n d"], after: Float[np.ndarray, "m d"]) -> bool:
+    """Whether every draw was moved by the same vector, up to float32's rounding."""
+    if before.shape != after.shape:
+        return False
+    return bool((np.ptp(after - before, axis=0) <= 1e-5 * (1 + np.abs(before).max(axis=0))).all())
 
 
 def _time(work: Comparison) -> Found:

@@ -159,6 +159,11 @@ class Comparison:
             self.cache[name] = {label: compute(draws) for label, draws in self.sets.items()}
         return self.cache[name]
 
+    def chains(self, label: str) -> int:
+        """In how many chains the draws of a set lie; weighted ones are resampled, and lie in none."""
+        draws = self.sets[label]
+        return draws.n_chains if draws.log_weights is None else 1
+
     # --- rows
 
     @property

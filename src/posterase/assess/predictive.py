@@ -14,8 +14,12 @@ from posterase.draws import Draws
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
 
-MOST_DRAWS = 50
-"""Draws are thinned to at most so many before they predict."""
+FEWEST_PREDICTED, MOST_PREDICTED, MOST_PAIRS = 50, 500, 2**27
+"""Draws are thinned before they predict, to numbers between these: as many as keep all pairs of them, over all rows, at
+about the last."""
+
+FEWEST_CHAINS = 3
+"""Fewer say nothing of what chains differ by."""
 
 SUMS_TO_ONE = 1e-3
 """Probabilities in float32 may miss one by so much."""
@@ -34,7 +38,9 @@ def outputs(
     """What `predictor(params, x)` says of every row, at evenly spaced draws: probabilities, or any other numbers."""
     draws = draws if draws.log_weights is None else draws.resample(0)
     n = draws.n_chains * draws.n_draws
-    places = np.linspace(0, n - 1, min(n, MOST_DRAWS)).astype(int)
+    rows = len(jax.tree.leaves(x)[0])
+    most = int(np.clip(np.sqrt(MOST_PAIRS / max(rows, 1)), FEWEST_PREDICTED, MOST_PREDICTED))
+    places = np.linspace(0, n - 1, min(n, most)).astype(int)
     chosen = jax.tree.map(lambda leaf: leaf[places], draws.flat())
     out = np.asarray(_outputs(predictor, chosen, x), np.float64)
     if out.ndim == 2:
@@ -76,11 +82,15 @@ def mean_loss(probabilities: Float[np.ndarray, "draws rows classes"], labels: In
 
 
 def prediction_difference(
-    one: Float[np.ndarray, "draws rows outputs"], other: Float[np.ndarray, "others lines columns"]
+    one: Float[np.ndarray, "draws rows outputs"],
+    other: Float[np.ndarray, "others lines columns"],
+    *,
+    chains: tuple[int, int] = (1, 1),
 ) -> Estimate:
     """E ‖f_θ(x) − f_θ′(x)‖₁ over pairs of draws, one of each, and over rows (Section 5.2 of the paper).
 
-    Its error takes draws for independent; the mean over rows is over these very rows.
+    Its error is that of a mean over draws, for these very rows; `chains` says how many chains the draws of either lie
+    in, end to end.
     """
     if one.shape[1:] != other.shape[1:] or 0 in one.shape or 0 in other.shape:
         raise InvalidOptionError(
@@ -88,8 +98,20 @@ def prediction_difference(
             "give (draws, rows, outputs) of the same rows.",
         )
     pairs = np.asarray(_differences(jnp.asarray(one), jnp.asarray(other)), np.float64)
-    variances = (each.var(ddof=1) / len(each) if len(each) > 1 else 0.0 for each in (pairs.mean(1), pairs.mean(0)))
-    return Estimate(float(pairs.mean()), float(np.sqrt(sum(variances))))
+    errors = [mean_over_chains(each, n).error for each, n in zip((pairs.mean(1), pairs.mean(0)), chains, strict=True)]
+    return Estimate(float(pairs.mean()), float(np.hypot(errors[0], errors[1])))
+
+
+def mean_over_chains(values: Float[np.ndarray, " draws"], chains: int = 1) -> Estimate:
+    """The mean of a few spaced draws, one chain after the other; its error not below what chains differ by."""
+    n = len(values)
+    if n < 2:
+        return Estimate(float(values.mean()), 0.0)
+    error = values.std(ddof=1) / np.sqrt(n)
+    if FEWEST_CHAINS <= chains <= n:
+        means = [part.mean() for part in np.array_split(values, chains)]
+        error = max(error, np.std(means, ddof=1) / np.sqrt(chains))
+    return Estimate(float(values.mean()), float(error))
 
 
 @jax.jit

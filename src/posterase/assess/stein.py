@@ -36,6 +36,9 @@ BLIND = "it does not see how much weight separated modes have"
 REPEATS, COUNTED = 1000, 10
 """Bootstrap samples; and how many of them must lie beyond a value for their share to be a p-value."""
 
+DRAWS_A_PARAMETER, LEAST_VARIANCE = 5, 1e-8
+"""So many draws for each parameter are needed to know correlations; no direction has less than this share."""
+
 ROWS_AT_ONCE = 256
 FOR_THE_MEDIAN = 500
 """Draws from whose distances the median is taken."""
@@ -53,6 +56,39 @@ class Stein(NamedTuple):
 
     def __str__(self) -> str:
         return f"KSD² {self.squared} (p = {self.p_value:.2g}); {BLIND}"
+
+
+class Whitened(NamedTuple):
+    """Coordinates in which draws have unit spread; without correlations too, where there are draws enough to know them.
+
+    A kernel that knows one distance sees little of a posterior that is a thousand times longer one way than another.
+    """
+
+    spread: Float[np.ndarray, " d"]
+    root: Float[np.ndarray, "d d"] | None
+    """Of the correlations: θ = spread · root u. None: θ = spread · u."""
+
+    @classmethod
+    def of(cls, thetas: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"]) -> Whitened:
+        """Of weighted draws."""
+        mean = weights @ thetas
+        spread = np.sqrt(weights @ (thetas - mean) ** 2)
+        spread = np.where(spread > 0, spread, 1.0)
+        if len(thetas) <= DRAWS_A_PARAMETER * thetas.shape[1]:
+            return cls(spread, None)
+        centred = (thetas - mean) / spread
+        values, vectors = np.linalg.eigh((centred.T * weights) @ centred)
+        return cls(spread, vectors * np.sqrt(np.maximum(values, LEAST_VARIANCE)))
+
+    def points(self, thetas: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Draws in these coordinates."""
+        scaled = thetas / self.spread
+        return scaled if self.root is None else scaled @ np.linalg.inv(self.root).T
+
+    def scores(self, gradients: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        """Gradients with respect to θ as gradients with respect to these coordinates."""
+        scaled = gradients * self.spread
+        return scaled if self.root is None else scaled @ self.root
 
 
 def kernel_stein(

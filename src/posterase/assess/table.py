@@ -75,7 +75,7 @@ class Figure(NamedTuple):
             return "off: the untouched draws pass, these do not"
         left = (self.erased.value - self.target) / (self.origin.value - self.target)
         if left < 0:
-            return f"off: {-left:.0%} too far, on the other side"
+            return f"off: past the refits, by {-left:.0%} of the way"
         if left > 1 / AS_FAR:
             return f"off: {left:.1f} times as far as the untouched draws"
         return "off: as far as the untouched draws" if left > AS_FAR else f"off: {1 - left:.0%} of the way"

@@ -2,9 +2,9 @@
 
 A logistic regression is trained on half of both samples and scored on the other half, then the other way round. Its
 features are the parameters, their squares, and squares along random directions, so that it sees means, spreads and
-correlations. Where both samples have one law its accuracy on n independent draws of each is ½ with standard error
-½/√(2n). Draws of a chain, and draws with weights, are not independent: `two_sample` thins both sets to as many draws as
-are effective for the worst parameter of either.
+correlations; of more than 256 parameters, as many random combinations of them. Where both samples have one law its
+accuracy on n independent draws of each is ½ with standard error ½/√(2n). Draws of a chain, and draws with weights, are
+not independent: `two_sample` thins both sets to as many draws as are effective for the worst parameter of either.
 
 References
 ----------
@@ -31,6 +31,9 @@ DIRECTIONS = 32
 
 RIDGE = 1.0
 """Prior precision of the classifier's coefficients, on standardised features."""
+
+MOST_COLUMNS = 256
+"""More parameters than this are looked at along as many random directions: the classifier solves for its weights."""
 
 NEWTON_STEPS = 12
 FEWEST = 20
@@ -86,7 +89,11 @@ def tell_apart(key: Key[Array, ""] | int, one: Float[np.ndarray, "n d"], other: 
     pooled = np.concatenate(rows)
     spread = pooled.std(axis=0)
     pooled = (pooled - pooled.mean(axis=0)) / np.where(spread > 0, spread, 1)
-    directions = np.asarray(jax.random.normal(keys[2], (pooled.shape[1], DIRECTIONS)))
+    project, direct = jax.random.split(keys[2])
+    if pooled.shape[1] > MOST_COLUMNS:
+        mixed = np.asarray(jax.random.normal(project, (pooled.shape[1], MOST_COLUMNS)), np.float64)
+        pooled = pooled @ (mixed / np.linalg.norm(mixed, axis=0))
+    directions = np.asarray(jax.random.normal(direct, (pooled.shape[1], DIRECTIONS)))
     features = np.concatenate(
         [pooled, pooled**2, (pooled @ (directions / np.linalg.norm(directions, axis=0))) ** 2], axis=1
     )

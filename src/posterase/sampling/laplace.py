@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.checks import whole_number
 from posterase.model import AbstractModel, with_rows
@@ -22,7 +22,7 @@ SHORTER = (1.0, 0.5, 0.2, 0.05, 0.0)
 """Shares of a Newton step that are tried; the best is taken."""
 
 LEAST_CURVATURE = 1e-6
-"""As a share of the largest: what is flatter, or curved the other way, is taken for this."""
+"""As a share of the largest diagonal element: a pivot that is smaller, or negative, is taken for this."""
 
 
 class LaplaceSampler(eqx.Module):
@@ -59,17 +59,14 @@ class LaplaceSampler(eqx.Module):
         rows = with_rows(self.model, self.model.data, present & self.model.present)
         return rows.log_density(ravel_pytree(self.like)[1](theta))
 
-    def curvature(
-        self, theta: Float[Array, " d"], present: Bool[Array, " rows"]
-    ) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
-        """Eigenvalues, made positive, and vectors of −∇² log density."""
-        values, vectors = jnp.linalg.eigh(-jax.hessian(self.log_density)(theta, present))
-        return jnp.maximum(jnp.abs(values), LEAST_CURVATURE * jnp.abs(values).max()), vectors
+    def inverse_root(self, theta: Float[Array, " d"], present: Bool[Array, " rows"]) -> Float[Array, "d d"]:
+        """R with R Rᵀ = H⁻¹, H = −∇² log density."""
+        return inverse_root(-jax.hessian(self.log_density)(theta, present))
 
     def newton_step(self, theta: Float[Array, " d"], present: Bool[Array, " rows"]) -> Float[Array, " d"]:
         """H⁻¹ ∇ log density: what Newton's method adds."""
-        values, vectors = self.curvature(theta, present)
-        return vectors @ ((vectors.T @ jax.grad(self.log_density)(theta, present)) / values)
+        root = self.inverse_root(theta, present)
+        return root @ (root.T @ jax.grad(self.log_density)(theta, present))
 
     def mode(self, present: Bool[Array, " rows"]) -> Float[Array, " d"]:
         """Where the density of these rows is highest, from the starting point uphill."""
@@ -86,8 +83,7 @@ class LaplaceSampler(eqx.Module):
         """Parameters of one draw, on their own scale."""
         first, later = jax.random.split(key)
         mode = self.mode(present)
-        values, vectors = self.curvature(mode, present)
-        root = vectors / jnp.sqrt(values)
+        root = self.inverse_root(mode, present)
         step = 1.65 * mode.shape[0] ** (-1 / 6)
 
         def slope(theta: Float[Array, " d"]) -> tuple[Float[Array, ""], Float[Array, " d"]]:
@@ -111,3 +107,22 @@ class LaplaceSampler(eqx.Module):
         theta = mode + root @ jax.random.normal(first, mode.shape, mode.dtype)
         (theta, _, _), _ = jax.lax.scan(move, (theta, *slope(theta)), jax.random.split(later, self.moves))
         return self.model.constrain(ravel_pytree(self.like)[1](theta))
+
+
+def inverse_root(matrix: Float[Array, "d d"]) -> Float[Array, "d d"]:
+    """R with R Rᵀ the inverse of a positive definite matrix, by elimination, in plain array operations.
+
+    No call of LAPACK: XLA's CPU threads lock up on batches of those inside loops (jax 0.10: 64 eigenvalue problems of
+    31 × 31 in a `lax.map`, waiting for ever), and a GPU runs them one after the other.
+    """
+    d = len(matrix)
+    least = LEAST_CURVATURE * jnp.maximum(jnp.abs(jnp.diag(matrix)).max(), jnp.finfo(matrix.dtype).tiny)
+
+    def eliminate(k: Int[Array, ""] | int, both: Float[Array, "d 2*d"]) -> Float[Array, "d 2*d"]:
+        pivot = jnp.maximum(both[k, k], least)
+        factors = jnp.where(jnp.arange(d) > k, both[:, k] / pivot, 0)
+        return both - factors[:, None] * both[k]
+
+    # [H | I] → [D Mᵀ⁻¹ | M] with M H Mᵀ = D diagonal, so that H⁻¹ = Mᵀ D⁻¹ M.
+    both = jax.lax.fori_loop(0, d, eliminate, jnp.concatenate([matrix, jnp.eye(d, dtype=matrix.dtype)], axis=1))
+    return both[:, d:].T / jnp.sqrt(jnp.maximum(jnp.diag(both), least))
