@@ -48,6 +48,18 @@ def test_the_readmes_ten_lines(capsys):
     assert len(code.splitlines()) <= 17
 
 
+@pytest.mark.slow
+def test_the_page_on_evidence(capsys):
+    """Its code runs as it stands."""
+    first, second = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "evidence.md").read_text(), re.DOTALL)
+    names = {}
+    exec(first, names)
+    assert "20 rows removed, 180 kept, 2 refits" in capsys.readouterr().out
+    assert names["found"].off == []
+    exec(second, names)
+    assert "10 simulated data sets" in capsys.readouterr().out
+
+
 def test_the_page_on_bridges(tmp_path, monkeypatch, capsys):
     """Its code runs as it stands: the second block on what the first one made, as a file."""
     monkeypatch.chdir(tmp_path)

@@ -71,8 +71,8 @@ def test_a_batch_is_what_a_loop_gives():
         pick, first, second, _, undo = jax.random.split(key, 5)
         others = jax.random.bernoulli(pick, 0.5, (60,)) & ~gone
         fitted = fit(first, others | gone)
-        assert np.allclose(made.erased[number], margin(exactly(undo, fitted, others | gone, gone), FORGET), rtol=1e-4)
-        assert np.allclose(made.never[number], margin(fit(second, others), FORGET), rtol=1e-4)
+        assert np.allclose(made.erased[number], margin(exactly(undo, fitted, others | gone, gone), FORGET), rtol=2e-3)
+        assert np.allclose(made.never[number], margin(fit(second, others), FORGET), rtol=2e-3)
 
 
 def test_bad_worlds():
