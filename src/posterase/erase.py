@@ -146,6 +146,12 @@ class Erasure:
         return self.rungs[-1].jeffreys if self.rungs else None
 
     @property
+    def ancestors(self) -> Any:
+        """Which draws of `before` those that came out descend from, where they were resampled; else None."""
+        erased = self.rungs[-1].erased if self.rungs else None
+        return None if erased is None else erased.ancestors
+
+    @property
     def seconds(self) -> float:
         """What the request took, rungs that did not pass included."""
         return sum(rung.seconds for rung in self.rungs)

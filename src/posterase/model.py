@@ -92,6 +92,8 @@ class Removal(eqx.Module):
 class AbstractModel(eqx.Module):
     """What erasers know of a model: parameters, rows, and log densities of unconstrained parameters."""
 
+    rows_factorise: ClassVar[bool] = True
+    """Whether a row has a likelihood of its own, given the parameters."""
     checked_each_time: ClassVar[bool] = False
     """Whether every removal is checked to leave kept rows alone: for what nobody wrote with rows in mind."""
 
@@ -280,7 +282,15 @@ class Model(AbstractModel):
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         precision = jnp.result_type(*jax.tree.leaves(params))
-        return self.log_likelihood(params, cast_floats(jax.tree.map(lambda leaf: leaf[rows], self.data), precision))
+
+        def of(ids: Int[Array, " block"]) -> Float[Array, " block"]:
+            return self.log_likelihood(params, cast_floats(jax.tree.map(lambda leaf: leaf[ids], self.data), precision))
+
+        n, size = len(rows), self._block_rows
+        if n <= size:
+            return of(rows)
+        padded = jnp.pad(rows, (0, -n % size), mode="edge").reshape(-1, size)
+        return jax.lax.map(of, padded).ravel()[:n]
 
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements
@@ -362,6 +372,8 @@ class MaskedModel(AbstractModel):
     params
         An example of the parameters of one draw, to check the function at once.
     """
+
+    rows_factorise: ClassVar[bool] = False
 
     masked_log_density: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]
     data: PyTree

@@ -18,41 +18,36 @@ that passing means nothing; or there is nothing to compare with. Chance is 1 % o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
-from scipy.stats import norm, ttest_ind
+from scipy.stats import ttest_ind
 
-from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, average, compare, spread_out
+from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
 from posterase.assess.divergence import moved_jeffreys
-from posterase.assess.margins import KLoM, klom, logit_margin, u_lira
-from posterase.assess.moments import MomentErrors, moment_errors
+from posterase.assess.margins import klom, logit_margin, u_lira
+from posterase.assess.membership import member_shares
+from posterase.assess.moments import moment_errors_of
 from posterase.assess.nearest_neighbours import nearest_neighbour_kl, warning_for
 from posterase.assess.pac_bayes import CONDITION, pac_bayes, pac_bayes_change
-from posterase.assess.predictive import mean_over_chains, prediction_difference
+from posterase.assess.predictive import mean_of, prediction_difference
+from posterase.assess.samples import Sample
 from posterase.assess.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
 from posterase.assess.table import Assessment, Figure, NotMeasured
-from posterase.assess.two_sample import two_sample
+from posterase.assess.two_sample import tell_apart
 from posterase.draws import Draws
-from posterase.errors import PosteraseError
+from posterase.errors import DrawsShapeError, PosteraseError
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
-from posterase.numerics.weights import (
-    Estimate,
-    base_weights,
-    blocks,
-    divergence,
-    jeffreys,
-    log_of,
-    smooth,
-    standard_error,
-)
+from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.progress import shown
 from posterase.stored import StoredLikelihoods
 
@@ -65,25 +60,24 @@ NEIGHBOUR_DRAWS = 100
 """A run, as in the paper."""
 FEWEST_RUNS = 8
 """Of the nearest-neighbour estimator: its error is what runs differ by."""
+MOST_COMPARED = 10_000
+FEWEST_PICKED = 5
 FALSE_POSITIVES = 0.01
 
-COMPARED = ("origin", "erased")
-
+NO_SINGLE_ROWS = "the model does not say what a single row's likelihood is"
 NEEDS_TEST = "needs rows that were never fitted (test=…)"
 NEEDS_PREDICTOR = "needs a predictor (predictor=…)"
 NEEDS_LABELS = "needs class probabilities and labels (predictor=…, labels=…)"
 
 
-class Margins(eqx.Module):
-    """Margins of some rows: of the true class, or log predictive densities."""
+class RowLikelihoods(eqx.Module):
+    """Log-likelihoods of some rows."""
 
     model: AbstractModel
     rows: Int[Array, " some"]
-    classes: bool = eqx.field(static=True)
 
     def __call__(self, params: PyTree) -> Float[Array, " some"]:
-        values = self.model.log_rows(params, self.rows)
-        return logit_margin(values) if self.classes else values
+        return self.model.log_rows(params, self.rows)
 
 
 def assess(
@@ -123,7 +117,8 @@ def assess(
     labels
         Where the classes are: the name of an array of the data, or a function of the data. They are whole numbers.
     log_evidence
-        log p(S), normalised, where it is known: for the PAC-Bayes bound, which needs `labels` too.
+        log p(S), where it is known and the model's prior and likelihood are normalised: for the PAC-Bayes bound, which
+        needs `labels` too.
     refit_seconds
         What a refit takes, to be shown next to what the erasure took.
     key
@@ -159,14 +154,16 @@ def assess(
             report(name, number)
             try:
                 for found in metric(work):
-                    if isinstance(found, NotMeasured):
-                        left_out[found.name] = found.why
+                    told = found.checked() if isinstance(found, Figure) else found
+                    if isinstance(told, NotMeasured):
+                        left_out[told.name] = told.why
                     else:
-                        figures.append(found)
+                        figures.append(told)
             except PosteraseError as error:
                 left_out[name] = error.problem
     about = {"removed_rows": work.removal.n_rows, "kept_rows": work.kept_model.n_rows, "refits": len(work.refits)}
-    return Assessment.of(figures, left_out, about)
+    worth = ", ".join(f"{label} {sample.effective:.0f}" for label, sample in work.sets.items())
+    return Assessment.of(figures, left_out, {**about, "effective_draws": worth})
 
 
 # --- the metrics
@@ -179,24 +176,37 @@ def _likelihoods(work: Comparison) -> Found:
         "removed": "log-likelihood of removed rows",
         "kept": "log-likelihood of a kept row",
         "test": "log-likelihood of a test row",
-        "attack": "membership attack",
     }
-    statistics = work.statistics()
     for part, name in names.items():
-        if part in statistics["origin"]:
-            values = {
-                label: _mean_over(found[part], base_weights(work.sets[label])) for label, found in statistics.items()
-            }
-            note = "share of removed rows taken for members" if part == "attack" else ""
-            yield work.level(name, values, note=note)
-        elif not work.factorises:
-            yield NotMeasured(name, "the model does not say what a single row's likelihood is")
+        found = work.statistics()
+        if part in found["origin"]:
+            yield work.level(name, {label: work.sets[label].mean(each[part]) for label, each in found.items()})
         else:
-            yield NotMeasured(name, NEEDS_TEST)
+            yield NotMeasured(name, NEEDS_TEST if work.model.rows_factorise else NO_SINGLE_ROWS)
 
 
-def _mean_over(values: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> Estimate:
-    return Estimate(float((base * values).sum()), standard_error(values, base))
+def _attack(work: Comparison) -> Found:
+    """On the probability of the true class where there is a classifier, else on the likelihood of a row."""
+    name, note = "membership attack", "share of removed rows taken for members"
+    if work.test is None:
+        yield NotMeasured(name, NEEDS_TEST)
+    elif work.labels is not None:
+        found = {part: work.confidences(part) for part in ("kept", "test", "removed")}
+        shares = {label: member_shares(*(each[label] for each in found.values())) for label in work.sets}
+        yield _thinned_level(work, name, shares, note=note)
+    elif work.model.rows_factorise:
+        values = {label: work.sets[label].mean(each["attack"]) for label, each in work.statistics().items()}
+        yield work.level(name, values, note=f"{note}, by their likelihoods")
+    else:
+        yield NotMeasured(name, NO_SINGLE_ROWS)
+
+
+def _thinned_level(work: Comparison, name: str, values: dict[str, Float[np.ndarray, " picked"]], **more: Any) -> Figure:
+    """A level from distinct, effective draws."""
+    size = len(values["erased"])
+    if size < FEWEST_PICKED:
+        raise DrawsShapeError(f"there are {size} effective draws to predict with.", "sample more.")
+    return work.level(name, {label: mean_of(each) for label, each in values.items()}, freedom=size - 1.0, **more)
 
 
 def _errors(work: Comparison) -> Found:
@@ -212,7 +222,7 @@ def _errors(work: Comparison) -> Found:
                 label: (found.argmax(axis=-1) != classes).mean(axis=1)
                 for label, found in work.predictions(part).items()
             }
-            yield work.level(name, {label: mean_over_chains(each, work.chains(label)) for label, each in wrong.items()})
+            yield _thinned_level(work, name, wrong)
 
 
 def _prediction_differences(work: Comparison) -> Found:
@@ -226,12 +236,13 @@ def _prediction_differences(work: Comparison) -> Found:
             yield NotMeasured(name, NEEDS_REFIT)
         else:
             found = work.predictions(part)
-
-            def compared(one: str, other: str) -> Compared:
-                chains = work.chains(one), work.chains(other)
-                return Compared(prediction_difference(found[one], found[other], chains=chains))  # noqa: B023
-
-            yield work.distance(name, compared)
+            if len(found["erased"]) < FEWEST_PICKED:
+                yield NotMeasured(name, f"there are {len(found['erased'])} effective draws to predict with")
+                continue
+            yield work.distance(
+                name,
+                lambda one, other: Compared(prediction_difference(found[one], found[other])),  # noqa: B023
+            )
 
 
 def _jeffreys(work: Comparison) -> Found:
@@ -239,33 +250,26 @@ def _jeffreys(work: Comparison) -> Found:
     if not work.refits:
         yield NotMeasured(name, NEEDS_REFIT)
         return
-    removed = {label: -found["removed"] for label, found in work.statistics().items()}
-    base = {label: base_weights(draws) for label, draws in work.sets.items()}
-
-    def between(one: str, other: str) -> Compared:
-        found = jeffreys(removed[one], base[one], removed[other], base[other])
-        return Compared(found, float(norm.sf(found.value / found.error)) if found.error > 0 else None)
-
-    refits = [f"refit {i}" for i in range(len(work.refits))]
-    origin = [between("origin", refit) for refit in refits]
-    # Between refits the same difference is noise: their ratio of densities is one.
-    among = [between(a, b).value for a, b in combinations(refits, 2)]
-    floor = None
-    if among:
-        floor = Estimate(float(np.mean([abs(each.value) for each in among])), float(np.mean([e.error for e in among])))
+    # J of origin and refit is the difference of their mean log-likelihoods of the removed rows; between refits, noise.
+    means = {label: work.sets[label].mean(found["removed"]) for label, found in work.statistics().items()}
+    gaps = work.level(name, means)
+    assert gaps.refit is not None
+    origin = Estimate(
+        means["origin"].value - gaps.refit.value, float(np.hypot(means["origin"].error, gaps.refit.error))
+    )
     erased = work.jeffreys
     resembles, moved = (getattr(work.evidence, field, None) for field in ("resembles", "moved"))
     if erased is None and resembles is not None and moved is not None:
         erased = moved_jeffreys(resembles, moved, work.refits)
-    p_value = None if erased is None else float(norm.sf(erased.value / erased.error)) if erased.error > 0 else 1.0
+    p_value = None if erased is None else two_sided(erased.value, 0.0, [(erased.error, work.sets["erased"].freedom)])
     why = "" if erased is not None else "the density of the erased draws is not known"
     yield Figure(
         name,
-        average(origin),
+        origin,
         erased,
         None,
-        floor,
-        min(1.0, min(each.p_value or 0.0 for each in origin) * len(origin)),
+        gaps.floor,
+        gaps.p_origin,
         p_value,
         null=0.0,
         why=why,
@@ -281,8 +285,11 @@ def _same(moved: Draws, after: Draws) -> bool:
 
 def _from_weights(work: Comparison) -> Found:
     name = "KL from weights (nats)"
-    removed = work.statistics()["origin"]["removed"]
-    base = base_weights(work.before)
+    if isinstance(work.model, StoredLikelihoods):
+        removed = work.model.removed_at(work.before, work.removal)
+    else:
+        removed = work.statistics()["origin"]["removed"]
+    base = work.sets["origin"].base
     smoothed = smooth(log_of(base) - removed)
     origin = divergence(-removed, base) if smoothed.pareto_k <= smoothed.threshold else None
     erased = getattr(work.evidence, "epsilon", None)
@@ -294,10 +301,11 @@ def _from_weights(work: Comparison) -> Found:
 
 
 def _two_sample(work: Comparison) -> Found:
-    sets = work.sets
+    picks = work.picks(MOST_COMPARED)
 
     def compare(one: str, other: str) -> Compared:
-        found = two_sample(work.own_key(f"two-sample {one} {other}"), sets[one], sets[other])
+        rows = [work.sets[label].values[picks[label]] for label in (one, other)]
+        found = tell_apart(work.own_key(f"two-sample {one} {other}"), *rows)
         return Compared(Estimate(found.accuracy, found.error), found.p_value)
 
     yield work.distance("two-sample accuracy", compare, null=0.5)
@@ -305,12 +313,7 @@ def _two_sample(work: Comparison) -> Found:
 
 def _moments(work: Comparison) -> Found:
     sets = work.sets
-    cache: dict[tuple[str, str], MomentErrors] = {}
-
-    def found(one: str, other: str) -> MomentErrors:
-        if (one, other) not in cache:
-            cache[one, other] = moment_errors(sets[one], sets[other])
-        return cache[one, other]
+    found = functools.cache(lambda one, other: moment_errors_of(sets[one], sets[other]))
 
     def means(one: str, other: str) -> Compared:
         each = found(one, other)
@@ -331,14 +334,13 @@ def _stein(work: Comparison) -> Found:
         return
     density = LogDensity(work.kept_model)
     thetas, like = unconstrained(work.model, work.before)
-    coordinates = Whitened.of(thetas, base_weights(work.before).ravel())
+    coordinates = Whitened.of(thetas, work.sets["origin"].base.ravel())
     scale = median_distance(coordinates.points(thetas))
 
-    def of(draws: Draws) -> Stein:
-        points, _ = unconstrained(work.model, draws)
+    def of(_: str, sample: Sample) -> Stein:
+        points, _ = unconstrained(work.model, sample.draws)
         places = np.linspace(0, len(points) - 1, min(len(points), STEIN_DRAWS)).astype(int)
-        share = base_weights(draws).ravel()[places]
-        groups = blocks(draws.n_chains, draws.n_draws)[places]
+        share, groups = sample.base.ravel()[places], sample.groups[places]
         return kernel_stein(
             work.own_key("Stein"),
             coordinates.points(points[places]),
@@ -363,31 +365,39 @@ def _by_example(work: Comparison) -> Found:
     if isinstance(work.model, StoredLikelihoods):
         yield from (NotMeasured(name, "needs likelihoods at refitted draws") for name in names)
         return
-    rows = spread_out(np.sort(work.removal.row_ids), MOST_EXAMPLES)
-    margins = Margins(work.model, rows, work.labels is not None)
-    found: dict[str, Float[np.ndarray, "models examples"]] = {}
-    picks = work.picks(MOST_MODELS)
-    for label, draws in work.sets.items():
-        places = picks[label]
-        picked = Draws(jax.tree.map(lambda leaf: leaf[places][None], draws.flat()))  # noqa: B023
-        found[label] = over_draws(margins, picked, work.model.elements(len(rows)))[0]
-    note = f"{len(found['erased'])} draws as models, {len(rows)} removed rows"
-    compared: dict[tuple[str, str], KLoM] = {}
-
-    def divergences(one: str, other: str) -> KLoM:
-        if (one, other) not in compared:
-            compared[one, other] = klom(work.own_key(f"KLoM {one}"), found[one], found[other])
-        return compared[one, other]
+    found = _margins(work)
+    models, examples = found["erased"].shape
+    note = f"{models} draws as models, {examples} removed rows"
+    divergences = functools.cache(lambda one, other: klom(work.own_key(f"KLoM {one}"), found[one], found[other]))
 
     def attack(one: str, other: str) -> Compared:
         own = u_lira(work.own_key(f"U-LiRA {one}"), found[one], found[other], false_positives=FALSE_POSITIVES)
-        share, models = own.true_positives, min(len(found[one]), len(found[other]))
+        share = own.true_positives
         least = np.sqrt(FALSE_POSITIVES * (1 - FALSE_POSITIVES) / models)
         return Compared(Estimate(share.value, max(share.error, float(least))))
 
     yield work.distance(names[0], lambda one, other: Compared(divergences(one, other).median), note=note)
     yield work.distance(names[1], lambda one, other: Compared(divergences(one, other).high), note=note)
     yield work.distance(names[2], attack, null=FALSE_POSITIVES, note=note)
+
+
+def _margins(work: Comparison) -> dict[str, Float[np.ndarray, "models examples"]]:
+    """Of removed rows, at distinct effective draws: of the true class where there is a classifier, else likelihoods."""
+    if work.labels is not None:
+        confidences = work.confidences("removed")
+        some = np.linspace(0, confidences["erased"].shape[1] - 1, min(confidences["erased"].shape[1], MOST_EXAMPLES))
+        chosen = {label: np.maximum(each[:, some.astype(int)], 1e-300) for label, each in confidences.items()}
+        with jax.enable_x64(True):
+            return {label: np.asarray(logit_margin(jnp.log(each))) for label, each in chosen.items()}
+    rows = spread_out(np.sort(work.removal.row_ids), MOST_EXAMPLES)
+    picks = work.picks(MOST_MODELS)
+    looked = RowLikelihoods(work.model, rows)
+
+    def of(label: str, sample: Sample) -> Float[np.ndarray, "models examples"]:
+        picked = Draws(jax.tree.map(lambda leaf: leaf[picks[label]][None], sample.draws.flat()))
+        return over_draws(looked, picked, work.model.elements(len(rows)))[0]
+
+    return work.of_all("margins", of)
 
 
 def _knowledge_removal(work: Comparison) -> Found:
@@ -407,7 +417,7 @@ def _knowledge_removal(work: Comparison) -> Found:
     refits = [label for label in runs if label.startswith("refit")]
     by_run = {label: of(label, refits) for label in ("origin", "erased")}
     among = np.mean([of(a, [b]) for a, b in combinations(refits, 2)], axis=0)
-    origin, erased, floor = (mean_over_chains(each) for each in (by_run["origin"], by_run["erased"], among))
+    origin, erased, floor = (mean_of(each) for each in (by_run["origin"], by_run["erased"], among))
     # A handful of runs: Welch's t, not a normal.
     before, after = (float(ttest_ind(each, among, equal_var=False).pvalue) for each in by_run.values())
     note = f"{len(among)} runs of {n} draws, paired"
@@ -416,23 +426,26 @@ def _knowledge_removal(work: Comparison) -> Found:
 
 
 def _runs(work: Comparison) -> dict[str, list[Float[np.ndarray, "n d"]]]:
-    """Draws of every set, in as many runs of as many draws: chains, or parts of chains; of weighted draws, picks."""
+    """Draws of every set, in as many runs: chains, or parts of chains; of weighted or resampled draws, picks.
+
+    Copies, which a chain leaves where it refuses a step, are left out.
+    """
     sets = work.sets
-    if any(draws.log_weights is not None for draws in sets.values()):
+    if any(sample.draws.log_weights is not None for sample in sets.values()) or work.ancestors is not None:
         picks = work.picks(FEWEST_RUNS * NEIGHBOUR_DRAWS)
-        return {label: _dealt(draws.matrix()[picks[label]], FEWEST_RUNS) for label, draws in sets.items()}
-    chains, length = (min(getattr(draws, size) for draws in sets.values()) for size in ("n_chains", "n_draws"))
+        return {label: _dealt(sample.values[picks[label]], FEWEST_RUNS) for label, sample in sets.items()}
+    shapes = [sample.base.shape for sample in sets.values()]
+    chains, length = (min(sizes) for sizes in zip(*shapes, strict=True))
     parts = max(1, min(-(-FEWEST_RUNS // chains), length // NEIGHBOUR_DRAWS))
     size = length // parts
     places = np.linspace(0, size - 1, min(size, NEIGHBOUR_DRAWS)).astype(int)
-    return {
-        label: [
-            draws.matrix().reshape(draws.n_chains, draws.n_draws, -1)[chain, part * size + places]
-            for chain in range(chains)
-            for part in range(parts)
-        ]
-        for label, draws in sets.items()
-    }
+    runs = {}
+    for label, sample in sets.items():
+        values = sample.values.reshape(*sample.base.shape, -1)
+        kept = (sample.distinct > 0).reshape(sample.base.shape)
+        at = [(chain, part * size + places) for chain in range(chains) for part in range(parts)]
+        runs[label] = [values[chain, where][kept[chain, where]] for chain, where in at]
+    return runs
 
 
 def _dealt(values: Float[np.ndarray, "n d"], runs: int) -> list[Float[np.ndarray, "m d"]]:
@@ -446,27 +459,43 @@ def _pac_bayes(work: Comparison) -> Found:
         yield NotMeasured(bound, "needs the model's density")
         return
     n = work.kept_model.n_rows
-    thetas = {label: unconstrained(work.model, draws)[0] for label, draws in work.sets.items() if label in COMPARED}
-    shapes = {label: (draws.n_chains, draws.n_draws) for label, draws in work.sets.items()}
-    norms = {label: np.abs(values).sum(axis=1).reshape(shapes[label]) for label, values in thetas.items()}
-    if work.after.log_weights is None and _is_shift(*thetas.values()):
-        found = pac_bayes_change(norms["origin"], norms["erased"], n)
+    pair = work.sets["origin"], work.sets["erased"]
+    thetas = [unconstrained(work.model, sample.draws)[0] for sample in pair]
+    norms = [np.abs(values).sum(axis=1).reshape(s.base.shape) for values, s in zip(thetas, pair, strict=True)]
+    if work.after.log_weights is None and _is_shift(thetas[0], thetas[1]):
+        found = pac_bayes_change(norms[0], norms[1], n)
         note = f"ΔKL {found.divergence}; {CONDITION}"
         yield Figure(change, None, Estimate(found.bound, 0.0), judged=False, note=note)
     else:
         yield NotMeasured(change, "the erased draws are not those before, shifted: E log q is not what it was")
-    ratio = getattr(work.evidence, "log_evidence_ratio", None)
-    if work.labels is None or work.predictor is None:
+    if work.labels is None:
         yield NotMeasured(bound, NEEDS_LABELS)
-    elif work.log_evidence is None or ratio is None:
-        yield NotMeasured(bound, "needs the evidence: log_evidence=…, and its ratio from an eraser that measures it")
-    else:
-        classes = work.classes("kept")
-        wrong = (work.predictions("kept")["erased"].argmax(axis=-1) != classes).mean()
-        density = evaluate(LogDensity(work.kept_model), work.after) - (work.log_evidence - ratio.value)
-        d = thetas["erased"].shape[1]
-        made = pac_bayes(float(wrong), density, norms["erased"], d, n, weights=base_weights(work.after))
-        yield Figure(bound, None, made.bound, judged=False, note=CONDITION)
+        return
+    density = _normalised_density(work)
+    if density is None:
+        yield NotMeasured(
+            bound, "needs log_evidence=…, and erased draws whose density, or whose ε and evidence, is known"
+        )
+        return
+    wrong = float((work.predictions("kept")["erased"].argmax(axis=-1) != work.classes("kept")).mean())
+    made = pac_bayes(wrong, density, norms[1], thetas[1].shape[1], n, weights=work.sets["erased"].base)
+    yield Figure(bound, None, made.bound, judged=False, note=CONDITION)
+
+
+def _normalised_density(work: Comparison) -> Float[np.ndarray, "chain draw"] | None:
+    """log q of the erased draws, normalised, from the evidence; None where it is not known.
+
+    Of moved draws exactly: kept − log-weight − log p(S). Of others kept − log p(S − S′) is the kept posterior's own;
+    their ε is what E log q exceeds it by.
+    """
+    if work.log_evidence is None:
+        return None
+    kept = evaluate(LogDensity(work.kept_model), work.after)
+    resembles, moved = (getattr(work.evidence, field, None) for field in ("resembles", "moved"))
+    if resembles is not None and moved is not None and _same(moved, work.after):
+        return kept - resembles(work.after) - work.log_evidence
+    ratio, epsilon = (getattr(work.evidence, field, None) for field in ("log_evidence_ratio", "epsilon"))
+    return None if ratio is None or epsilon is None else kept - (work.log_evidence - ratio.value) + epsilon.value
 
 
 def _is_shift(before: Float[np.ndarray, "n d"], after: Float[np.ndarray, "m d"]) -> bool:
@@ -486,7 +515,8 @@ def _time(work: Comparison) -> Found:
 
 
 METRICS: dict[str, Callable[[Comparison], Found]] = {
-    "log-likelihoods and membership attack": _likelihoods,
+    "log-likelihoods": _likelihoods,
+    "membership attack": _attack,
     "errors": _errors,
     "Jeffreys ε (nats)": _jeffreys,
     "KL from weights (nats)": _from_weights,

@@ -117,7 +117,13 @@ def path_bound(log_estimates: Float[np.ndarray, " runs"], log_evidence: float | 
         )
     mean = log_estimates.mean()
     if log_evidence is not None:
-        return Estimate(float(log_evidence - mean), float(log_estimates.std(ddof=1) / np.sqrt(n)))
+        error = float(log_estimates.std(ddof=1) / np.sqrt(n))
+        if log_evidence < mean - 4 * error:
+            raise InvalidOptionError(
+                f"log_evidence is {log_evidence:.6g}, and the runs' mean is {mean:.6g}: Ẑ cannot be unbiased.",
+                "check both, and their signs.",
+            )
+        return Estimate(float(log_evidence - mean), error)
     ratios = np.exp(log_estimates - log_estimates.max())
     influence = ratios / ratios.mean() - log_estimates
     value = log_estimates.max() + np.log(ratios.mean()) - mean

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import zlib
 from collections.abc import Callable
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -13,24 +14,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
-from scipy.stats import norm
+from scipy.stats import t as student
 
 from posterase.assess.membership import member_share
-from posterase.assess.predictive import check_probabilities, outputs
+from posterase.assess.predictive import check_probabilities, most_predicted, outputs
+from posterase.assess.samples import Sample, rounded_down, sampled
 from posterase.assess.table import Figure, NotMeasured
 from posterase.checks import is_a, rows_of
-from posterase.draws import Draws, systematic
+from posterase.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.model import AbstractModel, Model, Removal, with_rows
 from posterase.numerics.densities import over_draws
-from posterase.numerics.weights import Estimate, base_weights, parameter_ess
+from posterase.numerics.weights import Estimate, base_weights
 from posterase.parameters import element_names, parameter_names
 from posterase.stored import StoredLikelihoods, needs_density
 
 FEWEST_DRAWS = 20
 MOST_ROWS = 5000
 """Of kept and test rows at most so many are looked at one by one, evenly spaced."""
+
+ROUNDING = 1e-9
+"""Figures nearer to each other than this, relatively, are equal."""
 
 NEEDS_REFIT = "needs a refit to compare with (refits=…)"
 NEEDS_TWO = "needs a second refit, for the floor"
@@ -55,7 +60,7 @@ class RowStatistics(eqx.Module):
 
     def __call__(self, params: PyTree) -> dict[str, Float[Array, ""]]:
         found = {"removed": self.model.log_removed(params, self.removal)}
-        if not isinstance(self.model, Model):
+        if not self.model.rows_factorise:
             return found
         kept = self.model.log_rows(params, self.kept)
         found["kept"] = jnp.mean(kept)
@@ -82,17 +87,21 @@ def compare(
     """Check everything before any work starts."""
     is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     is_a(before, Draws, "before", "wrap them: pe.Draws({'name': array}).")
-    draws: Any = after if isinstance(after, Draws) else getattr(after, "draws", None)
+    result = None if isinstance(after, Draws) else after  # of an eraser, or of pe.erase: it knows more of its draws
+    draws: Any = after if result is None else getattr(result, "draws", None)
     is_a(draws, Draws, "after", "pass what pe.erase returned, or draws: pe.Draws({'name': array}).")
     others = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in others:
         is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
     named = {"before": before, "after": draws, **{f"refits[{i}]": each for i, each in enumerate(others)}}
     _check_alike(named)
-    removal = _removal(model, after, rows)
+    removal = _removal(model, result, rows)
     if not isinstance(model, StoredLikelihoods):
         for each in named.values():
             model.check(each)
+    for name, number in (("log_evidence", log_evidence), ("refit_seconds", refit_seconds)):
+        if number is not None and not (isinstance(number, (int, float, np.number)) and np.isfinite(number)):
+            raise InvalidOptionError(f"{name} is {number!r}.", "pass a number.")
     if predictor is None and labels is not None:
         raise InvalidOptionError("labels are given, and no predictor.", "pass predictor=f, f(params, data).")
     comparison = Comparison(
@@ -105,9 +114,10 @@ def compare(
         predictor=predictor,
         labels=_labels_of(labels),
         log_evidence=log_evidence,
-        seconds=(getattr(after, "seconds", None), refit_seconds),
-        evidence=getattr(after, "evidence", None),
-        jeffreys=getattr(after, "jeffreys", None),
+        seconds=(getattr(result, "seconds", None), refit_seconds),
+        evidence=getattr(result, "evidence", None),
+        jeffreys=getattr(result, "jeffreys", None),
+        ancestors=getattr(result, "ancestors", None),
         key=as_key(key),
     )
     if comparison.predictor is not None:
@@ -135,6 +145,8 @@ class Comparison:
     """What the eraser showed of its draws; None where only draws were given."""
     jeffreys: Estimate | None
     """Of the erased draws from refits, where the eraser measured it."""
+    ancestors: Any
+    """Of the erased draws, where they were resampled and it is known from which."""
     key: Key[Array, ""]
     cache: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
@@ -145,31 +157,28 @@ class Comparison:
 
     # --- sets of draws
 
-    @property
-    def sets(self) -> dict[str, Draws]:
-        return {"origin": self.before, "erased": self.after, **{f"refit {i}": d for i, d in enumerate(self.refits)}}
+    @functools.cached_property
+    def sets(self) -> dict[str, Sample]:
+        """Every set of draws, by label: origin, erased, refit 0, refit 1 …"""
+        refits = {f"refit {i}": sampled(draws) for i, draws in enumerate(self.refits)}
+        return {"origin": sampled(self.before), "erased": sampled(self.after, self.ancestors), **refits}
 
     def own_key(self, name: str) -> Key[Array, ""]:
         """Random numbers of a metric: the same whichever others are run."""
-        return jax.random.fold_in(self.key, int.from_bytes(name.encode(), "little") % 2**31)
+        return jax.random.fold_in(self.key, zlib.crc32(name.encode()))
 
-    def of_all(self, name: str, compute: Callable[[Draws], Any]) -> dict[str, Any]:
+    def of_all(self, name: str, compute: Callable[[str, Sample], Any]) -> dict[str, Any]:
         """A value of every set of draws, computed once."""
         if name not in self.cache:
-            self.cache[name] = {label: compute(draws) for label, draws in self.sets.items()}
+            self.cache[name] = {label: compute(label, sample) for label, sample in self.sets.items()}
         return self.cache[name]
 
-    def chains(self, label: str) -> int:
-        """In how many chains the draws of a set lie; weighted ones are resampled, and lie in none."""
-        draws = self.sets[label]
-        return draws.n_chains if draws.log_weights is None else 1
+    def picks(self, most: int) -> dict[str, Int[np.ndarray, " picked"]]:
+        """Places of distinct draws of every set, in proportion to their weights: as many of each, all effective."""
+        size = rounded_down(min(sample.most_picks(most) for sample in self.sets.values()))
+        return {label: sample.pick(self.own_key(f"picks {label}"), size) for label, sample in self.sets.items()}
 
     # --- rows
-
-    @property
-    def factorises(self) -> bool:
-        """Whether single rows have likelihoods of their own."""
-        return isinstance(self.model, Model)
 
     def statistics(self) -> dict[str, dict[str, Float[np.ndarray, "chain draw"]]]:
         """Per draw: log-likelihoods and the membership attack, of every set of draws."""
@@ -179,7 +188,7 @@ class Comparison:
             raise needs_density("the likelihood at other draws than the fit's")
         looked = RowStatistics(self.model, self.removal, kept, self.test, unseen)
         elements = self.model.elements(len(kept) + len(unseen) + self.removal.rows.shape[0])
-        return self.of_all("statistics", lambda draws: over_draws(looked, draws, elements))
+        return self.of_all("statistics", lambda _, sample: over_draws(looked, sample.draws, elements))
 
     def part(self, name: str) -> PyTree:
         """Data of kept, removed or test rows."""
@@ -201,12 +210,9 @@ class Comparison:
 
     def check_predictor(self, part: str) -> None:
         """Refuse labels and predictions that are none, from one draw, before any work starts."""
-        assert self.predictor is not None
-        first = Draws(jax.tree.map(lambda leaf: leaf[:1, :1], self.before.params))
-        found = outputs(self.predictor, first, self.part(part))
+        found = self._predicted(jax.tree.map(lambda leaf: leaf[:1], self.before.flat()), part)
         if self.labels is not None:
             classes = self.classes(part)
-            check_probabilities(found)
             if len(classes) != found.shape[1] or classes.max() >= found.shape[2]:
                 raise InvalidOptionError(
                     f"predictor returns {found.shape[2]} classes for {found.shape[1]} {part} rows, whose "
@@ -215,37 +221,54 @@ class Comparison:
                 )
 
     def predictions(self, part: str) -> dict[str, Float[np.ndarray, "draws rows outputs"]]:
-        """Of every set of draws; probabilities, where there are labels."""
-        assert self.predictor is not None
-        data = self.part(part)
+        """Of every set of draws, at distinct effective ones of them; probabilities, where there are labels."""
+        rows = max(len(jax.tree.leaves(self.part(each))[0]) for each in self.parts)
+        picks = self.picks(most_predicted(rows))
 
-        def of(draws: Draws) -> Float[np.ndarray, "draws rows outputs"]:
-            found = outputs(self.predictor, draws, data)  # type: ignore[arg-type]
-            return found if self.labels is None else check_probabilities(found)
+        def of(label: str, sample: Sample) -> Float[np.ndarray, "draws rows outputs"]:
+            return self._predicted(jax.tree.map(lambda leaf: leaf[picks[label]], sample.draws.flat()), part)
 
         return self.of_all(f"predictions {part}", of)
 
+    def _predicted(self, params: PyTree, part: str) -> Float[np.ndarray, "draws rows outputs"]:
+        assert self.predictor is not None
+        found = outputs(self.predictor, params, self.part(part))
+        return found if self.labels is None else check_probabilities(found)
+
+    def confidences(self, part: str) -> dict[str, Float[np.ndarray, "draws rows"]]:
+        """Probabilities of the true classes, of every set of draws."""
+        classes = self.classes(part)
+        return {label: each[:, np.arange(len(classes)), classes] for label, each in self.predictions(part).items()}
+
     # --- figures
 
-    def level(self, name: str, values: dict[str, Estimate], **more: Any) -> Figure:
-        """A figure of one set of draws: erased against refits, two-sided."""
-        refits = [values[f"refit {i}"] for i in range(len(self.refits))]
+    def level(self, name: str, values: dict[str, Estimate], freedom: float | None = None, **more: Any) -> Figure:
+        """A figure of one set of draws: erased against refits, two-sided.
+
+        `freedom` are the degrees of freedom of the errors; None: those of errors over groups of draws.
+        """
+        labels = [label for label in values if label.startswith("refit")]
+        refits = [values[label] for label in labels]
         if not refits:
             return Figure(name, values["origin"], values["erased"], why=NEEDS_REFIT, **more)
-        spread = float(np.std([each.value for each in refits], ddof=1)) if len(refits) > 2 else 0.0
-        sampling = float(np.sqrt(sum(each.error**2 for each in refits))) / len(refits)
+        count = len(refits)
+        spread = float(np.std([each.value for each in refits], ddof=1)) if count > 2 else 0.0
+        sampling = float(np.sqrt(sum(each.error**2 for each in refits))) / count
+        between = spread > sampling * np.sqrt(count)
         target = Estimate(
-            float(np.mean([each.value for each in refits])), max(sampling, spread / float(np.sqrt(len(refits))))
+            float(np.mean([each.value for each in refits])), max(sampling, spread / float(np.sqrt(count)))
         )
         gaps = [abs(a.value - b.value) for a, b in combinations(refits, 2)]
         errors = [float(np.hypot(a.error, b.error)) for a, b in combinations(refits, 2)]
         floor = Estimate(float(np.mean(gaps)), float(np.mean(errors))) if gaps else None
-        p_values = {
-            label: _two_sided(
-                values[label].value - target.value, float(np.hypot(max(values[label].error, spread), target.error))
-            )
-            for label in ("origin", "erased")
-        }
+        p_values = {}
+        for label in ("origin", "erased"):
+            own = values[label]
+            groups = {each: freedom or self.sets[each].freedom for each in (label, *labels)}
+            terms = [(max(own.error, spread), groups[label]), (target.error, sum(groups[each] for each in labels))]
+            if between:  # what refits differ by beyond their own errors is known from a few refits only
+                terms = [(error, min(df, count - 1.0)) for error, df in terms]
+            p_values[label] = two_sided(own.value, target.value, terms)
         return Figure(
             name, values["origin"], values["erased"], target, floor, p_values["origin"], p_values["erased"], **more
         )
@@ -274,8 +297,8 @@ class Comparison:
             elif lowest is None:
                 p_values[label] = None
             else:
-                gap = means[label].value - lowest.value
-                p_values[label] = _two_sided(gap, float(np.hypot(means[label].error, lowest.error)))
+                errors = [(each.error, np.inf) for each in (means[label], lowest)]
+                p_values[label] = two_sided(means[label].value, lowest.value, errors)
         why = NEEDS_TWO if p_values["erased"] is None else ""
         return Figure(
             name,
@@ -289,22 +312,6 @@ class Comparison:
             why=why,
             **more,
         )
-
-    def picks(self, most: int) -> dict[str, Int[np.ndarray, " picked"]]:
-        """Places of distinct draws of every set, in proportion to their weights: as many of each, none too many.
-
-        Never more than are effective, nor than can be picked without picking one twice.
-        """
-        weights = {label: base_weights(draws).ravel() for label, draws in self.sets.items()}
-        effective = [min(parameter_ess(draws).values()) for draws in self.sets.values()]
-        size = int(
-            max(1, min(most, *effective, *(len(w) for w in weights.values()), *(1 / w.max() for w in weights.values())))
-        )
-        with jax.enable_x64(True):
-            return {
-                label: np.asarray(systematic(self.own_key(f"picks {label}"), jnp.asarray(each), size))
-                for label, each in weights.items()
-            }
 
 
 def _check_alike(named: dict[str, Draws]) -> None:
@@ -342,12 +349,15 @@ def _listed(draws: Draws) -> str:
     return ", ".join(f"{name} {list(leaf.shape[2:]) or ''}".strip() for name, leaf in leaves)
 
 
-def _removal(model: AbstractModel, after: Any, rows: Any) -> Removal:
-    if isinstance(rows, Removal):
-        return model.removal(rows.row_ids)
+def _removal(model: AbstractModel, result: Any, rows: Any) -> Removal:
+    left = getattr(getattr(result, "model", None), "present", None)
     if rows is not None:
-        return model.removal(rows)
-    left = getattr(getattr(after, "model", None), "present", None)
+        named = model.removal(rows.row_ids if isinstance(rows, Removal) else rows)
+        if left is not None and not np.array_equal(np.asarray(model.without(named).present), np.asarray(left)):
+            raise DifferentModelError(
+                "rows are others than those that after was erased of.", "leave rows out: after says which."
+            )
+        return named
     if left is None:
         raise InvalidOptionError(
             "it is not said which rows were removed.", "pass rows=[…], or as after what pe.erase returned."
@@ -377,7 +387,7 @@ def _test(model: AbstractModel, test: Any, draws: Draws) -> AbstractModel | None
             "test is not built as the model's data are.", f"pass {jax.tree.structure(model.data)}, rows first."
         )
     for own, other in zip(jax.tree.leaves(model.data), jax.tree.leaves(test), strict=True):
-        if np.shape(other)[1:] != own.shape[1:]:
+        if np.ndim(other) == 0 or np.shape(other)[1:] != own.shape[1:]:
             raise InvalidOptionError(
                 f"test has rows of shape {np.shape(other)[1:]}, the model's data of {own.shape[1:]}.",
                 "pass rows of the same kind.",
@@ -415,10 +425,18 @@ def spread_out(ids: Int[np.ndarray, " rows"], most: int = MOST_ROWS) -> Int[Arra
     return jnp.asarray(ids[np.linspace(0, len(ids) - 1, min(len(ids), most)).astype(int)])
 
 
-def _two_sided(gap: float, error: float) -> float:
-    if not error > 0:
-        return 1.0 if gap == 0 else 0.0
-    return float(2 * norm.sf(abs(gap) / error))
+def two_sided(value: float, target: float, errors: list[tuple[float, float]]) -> float:
+    """The p-value of a difference, from standard errors and their degrees of freedom (Welch and Satterthwaite)."""
+    gap = abs(value - target)
+    if gap <= ROUNDING * max(abs(value), abs(target), 1e-300):
+        return 1.0
+    variance = sum(error**2 for error, _ in errors)
+    if not variance > 0:
+        return 0.0
+    freedom = (
+        variance**2 / sum(error**4 / df for error, df in errors) if min(df for _, df in errors) < np.inf else np.inf
+    )
+    return float(2 * student.sf(gap / np.sqrt(variance), freedom))
 
 
 def average(found: list[Compared]) -> Estimate:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from posterase.draws import Draws
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate
-from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth
+from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
 
 
@@ -41,7 +41,9 @@ def moved_jeffreys(
 
     `resembles(draws)` → log kept − log density of the moved draws, up to one constant, at any draws.
     """
-    own = resembles(moved), base_weights(moved)
-    parts = [jeffreys(*own, resembles(refit), base_weights(refit)) for refit in refits]
-    error = float(np.sqrt(sum(part.error**2 for part in parts))) / len(parts)
-    return Estimate(float(np.mean([part.value for part in parts])), error)
+    own, base = resembles(moved), base_weights(moved)
+    there = [(resembles(refit), base_weights(refit)) for refit in refits]
+    value = np.mean([(weights * values).sum() for values, weights in there]) - (base * own).sum()
+    # The refits' errors average out; that of the moved draws, which all comparisons share, does not.
+    averaged = np.sqrt(sum(standard_error(*each) ** 2 for each in there)) / len(there)
+    return Estimate(float(value), float(np.hypot(standard_error(own, base), averaged)))

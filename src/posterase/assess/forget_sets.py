@@ -25,9 +25,12 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel
 from posterase.numerics.weights import base_weights
 from posterase.precision import cast_floats, in_float64
+from posterase.stored import StoredLikelihoods, needs_density
 
 MOST_DRAWS = 500
 """Draws are thinned to at most so many."""
+
+COLUMNS_AT_ONCE = 256
 
 
 class ForgetSets(NamedTuple):
@@ -43,14 +46,15 @@ class ForgetSets(NamedTuple):
 def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, size: int) -> ForgetSets:
     """Three sets of `size` rows of the model; draws are of its posterior."""
     is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    if isinstance(model, StoredLikelihoods):
+        raise needs_density("the likelihood of rows one by one")
     model.check(draws)
     whole_number("size", size, 1, model.n_rows - 1)
     pick, centre = jax.random.split(as_key(key))
     ids = model.row_ids
     moved = row_influence(model, draws)
-    table = _standardised(model, ids)
     middle = int(jax.random.randint(centre, (), 0, len(ids)))
-    near = np.argsort(np.sum((table - table[middle]) ** 2, axis=1), kind="stable")
+    near = np.argsort(_distances(model, ids, middle), kind="stable")
     return ForgetSets(
         random=np.sort(ids[np.asarray(jax.random.permutation(pick, len(ids)))[:size]]),
         influential=np.sort(ids[np.argsort(-moved, kind="stable")[:size]]),
@@ -92,8 +96,10 @@ def _variance(
     return square - mean**2
 
 
-def _standardised(model: AbstractModel, ids: Int[np.ndarray, " rows"]) -> Float[np.ndarray, "rows columns"]:
-    """All numbers of a row side by side, columns in their standard deviations; what does not vary counts nothing."""
+def _distances(
+    model: AbstractModel, ids: Int[np.ndarray, " rows"], centre: Int[np.ndarray, ""] | int
+) -> Float[np.ndarray, " rows"]:
+    """Squared distance of every row from one of them, each column in its standard deviations, some at a time."""
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(model.data)]
     tabular = [leaf for leaf in leaves if leaf.dtype.kind in "biuf" and leaf.shape[:1] == model.present.shape]
     if not tabular:
@@ -101,7 +107,11 @@ def _standardised(model: AbstractModel, ids: Int[np.ndarray, " rows"]) -> Float[
             "no array of the model's data has all of its rows, so that none can be said to be near each other.",
             "choose a subgroup yourself: a site, a county, a class.",
         )
-    columns = [leaf[ids].reshape(len(ids), -1).astype(np.float64) for leaf in tabular]
-    table = np.concatenate(columns, axis=1)
-    spread = table.std(axis=0)
-    return (table - table.mean(axis=0)) / np.where(spread > 0, spread, np.inf)
+    total = np.zeros(len(ids))
+    for leaf in tabular:
+        columns = leaf.reshape(len(leaf), -1)
+        for start in range(0, columns.shape[1], COLUMNS_AT_ONCE):
+            some = columns[ids, start : start + COLUMNS_AT_ONCE].astype(np.float64)
+            spread = some.std(axis=0)
+            total += (((some - some[centre]) / np.where(spread > 0, spread, np.inf)) ** 2).sum(axis=1)
+    return total

@@ -24,6 +24,15 @@ def attack(
     removed: Float[np.ndarray, "removals removed"],
 ) -> float:
     """The share of removed rows taken for members, averaged over draws; arguments are probabilities of true classes."""
+    return float(member_shares(kept, test, removed).mean())
+
+
+def member_shares(
+    kept: Float[np.ndarray, "draws kept"],
+    test: Float[np.ndarray, "tests test"],
+    removed: Float[np.ndarray, "removals removed"],
+) -> Float[np.ndarray, " draws"]:
+    """The same for every draw."""
     sets = {"kept": kept, "test": test, "removed": removed}
     for name, values in sets.items():
         if values.shape[-1] == 0:
@@ -33,7 +42,7 @@ def attack(
         if np.isnan(values).any():
             raise InvalidOptionError(f"{name} holds NaN.", "give one number for every draw and row.")
     with jax.enable_x64(True):
-        return float(jnp.mean(_member_shares(*(jnp.asarray(each, jnp.float64) for each in sets.values()))))
+        return np.asarray(_member_shares(*(jnp.asarray(each, jnp.float64) for each in sets.values())))
 
 
 def attack_gap(erased: float, refit: float) -> float:

@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.stats import norm
+from scipy.stats import t as student
 
+from posterase.assess.samples import Sample, sampled
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError
-from posterase.numerics.weights import base_weights, element_ess
+from posterase.numerics.weights import variance_of_mean
 from posterase.parameters import element_names
 
 
@@ -45,6 +46,11 @@ class _Moments(NamedTuple):
 
 def moment_errors(draws: Draws, target: Draws) -> MomentErrors:
     """The errors of (weighted) draws against those of a target, a refit say. Numbers that never change are left out."""
+    return moment_errors_of(sampled(draws), sampled(target))
+
+
+def moment_errors_of(draws: Sample, target: Sample) -> MomentErrors:
+    """The same of draws of which it is known what they are worth."""
     known = _constant(draws, target)
     own, other = (_moments(each, ~known) for each in (draws, target))
     shift = (own.mean - other.mean) / other.sd
@@ -56,15 +62,15 @@ def moment_errors(draws: Draws, target: Draws) -> MomentErrors:
         chance=_root_mean_square(shift_error),
         log_sd=_root_mean_square(stretch),
         log_sd_chance=_root_mean_square(stretch_error),
-        mean_p_value=_worst(shift / shift_error),
-        log_sd_p_value=_worst(stretch / stretch_error),
+        mean_p_value=_worst(shift / shift_error, min(draws.freedom, target.freedom)),
+        log_sd_p_value=_worst(stretch / stretch_error, min(draws.freedom, target.freedom)),
     )
 
 
-def _constant(draws: Draws, target: Draws) -> Bool[np.ndarray, " elements"]:
+def _constant(draws: Sample, target: Sample) -> Bool[np.ndarray, " elements"]:
     """Which numbers never change, in either; refused where they do in one only, or differ, or there are no others."""
-    values, wanted = draws.matrix(), target.matrix()
-    if draws.names != target.names or values.shape[1] != wanted.shape[1]:
+    values, wanted = draws.values, target.values
+    if draws.draws.names != target.draws.names or values.shape[1] != wanted.shape[1]:
         raise DrawsShapeError("the draws have other parameters than the target.", "compare draws of the same model.")
     if len(values) < 2 or len(wanted) < 2:
         raise DrawsShapeError(
@@ -73,7 +79,7 @@ def _constant(draws: Draws, target: Draws) -> Bool[np.ndarray, " elements"]:
     still = [np.ptp(each, axis=0) == 0 for each in (values, wanted)]
     odd = np.flatnonzero((still[0] != still[1]) | (still[0] & still[1] & (values[0] != wanted[0])))
     if odd.size:
-        name = element_names(draws.params)[odd[0]]
+        name = element_names(draws.draws.params)[odd[0]]
         which = "the draws" if still[0][odd[0]] else "the target"
         raise DrawsShapeError(f"{name} never changes in {which}.", "its spread says nothing: has a chain stood still?")
     if still[0].all():
@@ -81,20 +87,21 @@ def _constant(draws: Draws, target: Draws) -> Bool[np.ndarray, " elements"]:
     return still[0]
 
 
-def _moments(draws: Draws, counted: Bool[np.ndarray, " elements"]) -> _Moments:
-    values, weights = draws.matrix()[:, counted], base_weights(draws).ravel()
+def _moments(sample: Sample, counted: Bool[np.ndarray, " elements"]) -> _Moments:
+    values, weights = sample.values[:, counted], sample.base.ravel()
     mean = weights @ values
     squares = (values - mean) ** 2
     variance = weights @ squares
-    ess = np.maximum(element_ess(draws)[:, counted], 1)
-    # d log sd = d variance / (2 variance)
-    wobble = np.sqrt(np.maximum(weights @ (squares - variance) ** 2, 0) / ess[1]) / (2 * variance)
-    return _Moments(mean, np.sqrt(variance), np.sqrt(variance / ess[0]), np.maximum(wobble, np.finfo(float).tiny))
+    least = np.finfo(float).tiny
+    mean_error, variance_error = (
+        np.sqrt(np.maximum(variance_of_mean(each, weights, sample.groups), least)) for each in (values, squares)
+    )
+    return _Moments(mean, np.sqrt(variance), mean_error, variance_error / (2 * variance))  # d log sd = d var / (2 var)
 
 
 def _root_mean_square(values: Float[np.ndarray, " k"]) -> float:
     return float(np.sqrt(np.mean(values**2)))
 
 
-def _worst(scores: Float[np.ndarray, " k"]) -> float:
-    return float(min(1.0, 2 * norm.sf(np.abs(scores).max()) * len(scores)))
+def _worst(scores: Float[np.ndarray, " k"], freedom: float) -> float:
+    return float(min(1.0, 2 * student.sf(np.abs(scores).max(), freedom) * len(scores)))

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from posterase.checks import whole_number
-from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, RepeatedDrawsError
+from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, NonFiniteDrawsError, RepeatedDrawsError
 from posterase.numerics.weights import Estimate
 
 DIMENSIONS_AT_ONCE = 2**13
@@ -126,6 +126,8 @@ def nearest_neighbour_kl(
         )
     if len(one) <= k or len(other) < k:
         raise DrawsShapeError(f"there are {len(one)} and {len(other)} draws.", f"each needs more than {k} of them.")
+    if not (bool(jnp.isfinite(one).all()) and bool(jnp.isfinite(other).all())):
+        raise NonFiniteDrawsError("draws are NaN or infinite.", "leave out the chains that diverged.")
     own, across = (np.asarray(each, np.float64) for each in _neighbours(jnp.asarray(one), jnp.asarray(other), k))
     if not (own > 0).all() or not (across > 0).all():
         repeated = int((own <= 0).sum() + (across <= 0).sum())

@@ -101,8 +101,13 @@ def pac_bayes(
         )
     base = base_of(terms.shape) if weights is None else weights
     divergence = Estimate(float((base * terms).sum()) + dimensions * np.log(2), standard_error(terms, base))
+    if divergence.value < -4 * divergence.error:
+        raise InvalidOptionError(
+            f"KL to the prior comes out as {divergence}, and cannot be negative.",
+            "log_density must be normalised: is the evidence right, are prior and likelihood normalised?",
+        )
     known = np.log(1 / delta) + np.log(kept_rows) + 2
-    # A KL is not negative; by chance, or with a density that is not normalised, its estimate can be.
+    # By chance the estimate can be negative, a KL cannot.
     root = float(np.sqrt((max(divergence.value, 0.0) + known) / (2 * kept_rows - 1)))
     error = divergence.error / (2 * root * (2 * kept_rows - 1))
     return PacBayes(Estimate(risk + root, error), divergence, float(risk))

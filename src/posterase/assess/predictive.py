@@ -18,9 +18,6 @@ FEWEST_PREDICTED, MOST_PREDICTED, MOST_PAIRS = 50, 500, 2**27
 """Draws are thinned before they predict, to numbers between these: as many as keep all pairs of them, over all rows, at
 about the last."""
 
-FEWEST_CHAINS = 3
-"""Fewer say nothing of what chains differ by."""
-
 SUMS_TO_ONE = 1e-3
 """Probabilities in float32 may miss one by so much."""
 
@@ -29,20 +26,22 @@ def predict(
     predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]], draws: Draws, x: PyTree
 ) -> Float[np.ndarray, "draws rows outputs"]:
     """Class probabilities of every row, from `predictor(params, x)`, at evenly spaced draws."""
-    return check_probabilities(outputs(predictor, draws, x))
+    draws = draws if draws.log_weights is None else draws.resample(0)
+    n = draws.n_chains * draws.n_draws
+    places = np.linspace(0, n - 1, min(n, most_predicted(len(jax.tree.leaves(x)[0])))).astype(int)
+    return check_probabilities(outputs(predictor, jax.tree.map(lambda leaf: leaf[places], draws.flat()), x))
+
+
+def most_predicted(rows: int) -> int:
+    """At how many draws to predict so many rows."""
+    return int(np.clip(np.sqrt(MOST_PAIRS / max(rows, 1)), FEWEST_PREDICTED, MOST_PREDICTED))
 
 
 def outputs(
-    predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]], draws: Draws, x: PyTree
+    predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]], params: PyTree, x: PyTree
 ) -> Float[np.ndarray, "draws rows outputs"]:
-    """What `predictor(params, x)` says of every row, at evenly spaced draws: probabilities, or any other numbers."""
-    draws = draws if draws.log_weights is None else draws.resample(0)
-    n = draws.n_chains * draws.n_draws
-    rows = len(jax.tree.leaves(x)[0])
-    most = int(np.clip(np.sqrt(MOST_PAIRS / max(rows, 1)), FEWEST_PREDICTED, MOST_PREDICTED))
-    places = np.linspace(0, n - 1, min(n, most)).astype(int)
-    chosen = jax.tree.map(lambda leaf: leaf[places], draws.flat())
-    out = np.asarray(_outputs(predictor, chosen, x), np.float64)
+    """What `predictor(params, x)` says of every row, for leaves shaped `(draws, …)`: probabilities or other numbers."""
+    out = np.asarray(_outputs(predictor, params, x), np.float64)
     if out.ndim == 2:
         out = out[:, :, None]
     if out.ndim != 3 or not np.isfinite(out).all():
@@ -72,6 +71,11 @@ def _outputs(predictor: Callable[[PyTree, PyTree], Array], params: PyTree, x: Py
 
 def error_rate(probabilities: Float[np.ndarray, "draws rows classes"], labels: Int[np.ndarray, " rows"]) -> float:
     """The share of rows that a draw puts into the wrong class, averaged over draws."""
+    if probabilities.shape[1] != len(labels) or 0 in probabilities.shape:
+        raise InvalidOptionError(
+            f"there are {len(labels)} labels, and predictions of shape {probabilities.shape}.",
+            "give (draws, rows, classes), and one label a row.",
+        )
     return float(np.mean(probabilities.argmax(axis=-1) != labels))
 
 
@@ -82,15 +86,11 @@ def mean_loss(probabilities: Float[np.ndarray, "draws rows classes"], labels: In
 
 
 def prediction_difference(
-    one: Float[np.ndarray, "draws rows outputs"],
-    other: Float[np.ndarray, "others lines columns"],
-    *,
-    chains: tuple[int, int] = (1, 1),
+    one: Float[np.ndarray, "draws rows outputs"], other: Float[np.ndarray, "others lines columns"]
 ) -> Estimate:
     """E ‖f_θ(x) − f_θ′(x)‖₁ over pairs of draws, one of each, and over rows (Section 5.2 of the paper).
 
-    Its error is that of a mean over draws, for these very rows; `chains` says how many chains the draws of either lie
-    in, end to end.
+    Its error takes draws for independent; the mean over rows is over these very rows.
     """
     if one.shape[1:] != other.shape[1:] or 0 in one.shape or 0 in other.shape:
         raise InvalidOptionError(
@@ -98,20 +98,18 @@ def prediction_difference(
             "give (draws, rows, outputs) of the same rows.",
         )
     pairs = np.asarray(_differences(jnp.asarray(one), jnp.asarray(other)), np.float64)
-    errors = [mean_over_chains(each, n).error for each, n in zip((pairs.mean(1), pairs.mean(0)), chains, strict=True)]
-    return Estimate(float(pairs.mean()), float(np.hypot(errors[0], errors[1])))
+    if not np.isfinite(pairs).all():
+        raise InvalidOptionError("predictions are NaN or infinite.", "give finite numbers.")
+    return Estimate(float(pairs.mean()), float(np.hypot(_error(pairs.mean(1)), _error(pairs.mean(0)))))
 
 
-def mean_over_chains(values: Float[np.ndarray, " draws"], chains: int = 1) -> Estimate:
-    """The mean of a few spaced draws, one chain after the other; its error not below what chains differ by."""
-    n = len(values)
-    if n < 2:
-        return Estimate(float(values.mean()), 0.0)
-    error = values.std(ddof=1) / np.sqrt(n)
-    if FEWEST_CHAINS <= chains <= n:
-        means = [part.mean() for part in np.array_split(values, chains)]
-        error = max(error, np.std(means, ddof=1) / np.sqrt(chains))
-    return Estimate(float(values.mean()), float(error))
+def mean_of(values: Float[np.ndarray, " n"]) -> Estimate:
+    """The mean of independent numbers, with its standard error."""
+    return Estimate(float(values.mean()), _error(values))
+
+
+def _error(values: Float[np.ndarray, " n"]) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
 @jax.jit

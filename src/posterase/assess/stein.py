@@ -94,9 +94,9 @@ class Whitened(NamedTuple):
 def kernel_stein(
     key: Key[Array, ""] | int,
     points: Float[np.ndarray, "n d"],
-    scores: Float[np.ndarray, "n d"],
+    scores: Float[np.ndarray, "m e"],
     *,
-    weights: Float[np.ndarray, " n"] | None = None,
+    weights: Float[np.ndarray, " k"] | None = None,
     groups: Int[np.ndarray, " n"] | None = None,
     scale: float | None = None,
 ) -> Stein:
@@ -120,7 +120,11 @@ def kernel_stein(
         raise DrawsShapeError(f"there are {n} draws.", "the discrepancy is a mean over pairs: give some hundred.")
     if not (np.isfinite(points).all() and np.isfinite(scores).all()):
         raise NonFiniteResultError("draws or scores are NaN or infinite.", "the density has no gradient there.")
+    if points.shape != scores.shape:
+        raise DrawsShapeError(f"there are draws {points.shape} and scores {scores.shape}.", "give one score a number.")
     share = np.full(n, 1 / n) if weights is None else np.asarray(weights, np.float64)
+    if share.shape != (n,) or not (share >= 0).all() or abs(share.sum() - 1) > 1e-6:
+        raise DrawsShapeError("weights are no weights.", "give one a draw, not negative, summing to one.")
     if share.max() > 0.5:
         raise DrawsShapeError(
             f"one draw has {share.max():.0%} of all weight.", "there are no pairs to average over: use more draws."

@@ -58,6 +58,14 @@ class Figure(NamedTuple):
             return self.refit.value
         return self.floor.value if self.floor is not None else self.null
 
+    def checked(self) -> Figure | NotMeasured:
+        """The same; not measured where some of its figures are no numbers."""
+        for column in COLUMNS:
+            found: Estimate | None = getattr(self, column)
+            if found is not None and not (np.isfinite(found.value) and np.isfinite(found.error)):
+                return NotMeasured(self.name, f"it is infinite, or no number, at draws of the {column}")
+        return self
+
     def sees(self, p_value: float | None, judged: int) -> bool:
         """Whether chance does not explain a figure, among so many that are judged."""
         return p_value is not None and p_value < FALSE_ALARMS / max(judged, 1)
@@ -101,7 +109,7 @@ class Assessment(xr.DataTree):
             else np.nan
             for figure in figures
         ]
-        for which in ("p_origin", "p_erased"):
+        for which in ("target", "p_origin", "p_erased"):
             columns[which] = [np.nan if getattr(each, which) is None else getattr(each, which) for each in figures]
         texts = {
             "verdict": [figure.verdict(judged) for figure in figures],
@@ -155,7 +163,8 @@ class Assessment(xr.DataTree):
         reasons = self["left_out"].to_dataset()
         left = zip(reasons["metric"].values.tolist(), reasons["why"].values.tolist(), strict=True)
         missing = [f"  {name}: {why}" for name, why in left]
-        parts = [[self.summary, ""], table, *([["", "Notes", *told]] if told else [])]
+        worth = [f"Effective draws: {self.attrs['effective_draws']}"] if "effective_draws" in self.attrs else []
+        parts = [[self.summary, *worth, ""], table, *([["", "Notes", *told]] if told else [])]
         parts += [["", "Left out", *missing]] if missing else []
         return "\n".join(line for part in parts for line in part)
 
@@ -181,7 +190,7 @@ class Assessment(xr.DataTree):
         """
         metrics = self["metrics"].to_dataset()
         verdicts = self.verdicts
-        target = metrics["refit"].where(metrics["refit"].notnull(), metrics["floor"])
+        target = metrics["target"]
         way = metrics["origin"] - target
         judged = [
             name

@@ -38,7 +38,8 @@ def timed(run: Callable[[], Any], repeats: int = 3) -> Timed:
     for _ in range(repeats + 1):
         start = time.perf_counter()
         result = run()
-        jax.block_until_ready([leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)])
+        draws = getattr(result, "draws", result)
+        jax.block_until_ready(getattr(draws, "params", draws))
         seconds.append(time.perf_counter() - start)
     low, middle, high = np.quantile(seconds[1:], [0.25, 0.5, 0.75])
     return Timed(result, float(middle), seconds[0], float(high - low))

@@ -76,8 +76,12 @@ def two_sample(key: Key[Array, ""] | int, one: Draws, other: Draws) -> TwoSample
     return tell_apart(run, *samples)
 
 
-def tell_apart(key: Key[Array, ""] | int, one: Float[np.ndarray, "n d"], other: Float[np.ndarray, "m d"]) -> TwoSample:
+def tell_apart(key: Key[Array, ""] | int, one: Float[np.ndarray, "n d"], other: Float[np.ndarray, "m e"]) -> TwoSample:
     """The test on two arrays, one row a draw; the larger is cut to the size of the smaller at random."""
+    if one.shape[1:] != other.shape[1:] or not (np.isfinite(one).all() and np.isfinite(other).all()):
+        raise DrawsShapeError(
+            f"the draws are {one.shape} and {other.shape}, or not all numbers.", "give draws of the same model, finite."
+        )
     n = min(len(one), len(other)) // 2 * 2
     if n < FEWEST:
         raise DrawsShapeError(f"there are {n} draws to compare.", f"a classifier needs {FEWEST} of each at least.")

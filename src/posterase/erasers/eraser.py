@@ -60,6 +60,11 @@ class Erased:
         """Passed or not, and the figure that matters most: "passed, k̂ 0.31"."""
         return f"{'passed' if self.result.passed else 'not passed'}, {self.diagnostics.brief}"
 
+    @property
+    def ancestors(self) -> Any:
+        """Which draws that went in those that came out descend from, where they were resampled; else None."""
+        return getattr(self.diagnostics, "ancestors", None)
+
     def without_full_model(self) -> Erased:
         """The same, with nothing left that holds the removed rows: no function that evaluates them."""
         diagnostics = self.diagnostics

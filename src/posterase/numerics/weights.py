@@ -44,6 +44,10 @@ BLOCKS_A_CHAIN, LONG_BLOCKS_A_CHAIN, LONG_NOISE = 25, 5, 1.5
 ones, against autocorrelation that outlasts the short ones. An error from few blocks is noisy: it counts divided by the
 last number."""
 
+PIECE, FEWEST_PIECES, ENOUGH_CHAINS = 5.0, 8, 4
+"""Pieces of chains that are taken for independent: so many times as long as a chain remembers; so many at least, all
+chains together, unless there are enough chains to take each as a whole."""
+
 FEWEST_LONG_BLOCKS = 10
 """Over all chains together: a single chain is cut into as many."""
 
@@ -149,10 +153,17 @@ def log_mean(log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarra
     return Estimate(top + float(np.log(mean)), standard_error(weights, base) / mean)
 
 
-def standard_error(values: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> float:
-    """Monte Carlo standard error of Σ base · values, base summing to one, with the chains' autocorrelation in it."""
-    groups = blocks(*values.shape)
-    return float(np.sqrt(_variance_of_mean(values.reshape(-1, 1), base.ravel(), groups)[0]))
+def standard_error(
+    values: Float[np.ndarray, "chain draw"],
+    base: Float[np.ndarray, "chain draw"],
+    groups: Int[np.ndarray, " n"] | None = None,
+) -> float:
+    """Monte Carlo standard error of Σ base · values, base summing to one, with the chains' autocorrelation in it.
+
+    Draws of one group may depend on each other; None: neighbours in a chain do.
+    """
+    groups = blocks(*values.shape) if groups is None else groups
+    return float(np.sqrt(variance_of_mean(values.reshape(-1, 1), base.ravel(), groups)[0]))
 
 
 def effective_sizes(
@@ -166,7 +177,7 @@ def effective_sizes(
     """
     mean = weights @ values
     variance = weights @ (values - mean) ** 2
-    error = _variance_of_mean(values, weights, groups)
+    error = variance_of_mean(values, weights, groups)
     shares = np.bincount(groups, weights=weights)
     effective_groups = 1 / (shares**2).sum()
     if effective_groups < FEWEST_GROUPS:
@@ -207,6 +218,22 @@ def element_ess(
     return sizes if known.all() else np.where(known, np.inf, sizes)
 
 
+def independent_groups(
+    draws: Draws, effective: float, ancestors: Int[np.ndarray, "chain draw"] | None = None
+) -> Int[np.ndarray, " n"]:
+    """For each draw, chains laid end to end, a group that hardly depends on the others: a long piece of its chain.
+
+    `effective` is how many draws are, of the worst number: pieces are several times as long as a chain remembers. With
+    `ancestors`, draws whose ancestors were in one piece are a group.
+    """
+    chains, length = draws.n_chains, draws.n_draws
+    memory = chains * length / max(effective, 1.0)
+    fewest = 1 if chains >= ENOUGH_CHAINS else -(-FEWEST_PIECES // chains)
+    pieces = int(np.clip(length / (PIECE * memory), min(fewest, length), BLOCKS_A_CHAIN))
+    groups = blocks(chains, length, pieces)
+    return groups if ancestors is None else groups[ancestors.ravel()]
+
+
 def first_half(chains: int, draws: int) -> Bool[np.ndarray, " n"]:
     """Which draws, chains laid end to end, are in the first of two halves: every second block of every chain."""
     return blocks(chains, draws) % 2 == 0
@@ -219,7 +246,7 @@ def blocks(chains: int, draws: int, a_chain: int = BLOCKS_A_CHAIN) -> Int[np.nda
     return (block + (block[-1] + 1) * np.arange(chains)[:, None]).ravel()
 
 
-def _variance_of_mean(
+def variance_of_mean(
     values: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], groups: Int[np.ndarray, " n"]
 ) -> Float[np.ndarray, " d"]:
     """Squared standard error of each column's weighted mean, from sums of weighted deviations over groups."""
