@@ -9,6 +9,8 @@ from scipy.special import betaln
 
 import posterase as pe
 from posterase.assess import Assessment
+from posterase.assess.comparison import two_sided
+from posterase.assess.samples import rounded_down, sampled
 from posterase.assess.table import Figure, written
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError, InvalidTypeError, RowsError
 from posterase.numerics.weights import Estimate
@@ -142,7 +144,13 @@ def test_a_shift_is_assessed_with_the_density_of_its_draws(draws):
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("eraser", [pe.Transport(), pe.InfluenceShift()], ids=["weighted", "moved"])
+@pytest.mark.parametrize(
+    "eraser",
+    [
+        pytest.param(pe.Transport(), id="weighted", marks=pytest.mark.slow),
+        pytest.param(pe.InfluenceShift(), id="moved"),
+    ],
+)
 def test_the_pac_bayes_bound_where_the_evidence_is_known(eraser):
     """A coin: KL of its Beta posterior, on the logit scale, to the Laplace prior, by quadrature; the law of the erased
     draws is that posterior where they are weighted, and the shifted one where they are moved."""
@@ -223,6 +231,7 @@ def test_one_refit_gives_no_floor(draws):
     assert found.off == []
 
 
+@pytest.mark.slow
 def test_weighted_draws(draws):
     """Reweighted draws: exact but for the weights' noise."""
     erased = pe.Reweight()(0, MODEL, draws["before"], MODEL.removal(GONE[:6]))
@@ -230,6 +239,106 @@ def test_weighted_draws(draws):
     found = assessed({**draws, "refits": [sample(kept, 6), sample(kept, 7)]}, erased, rows=GONE[:6])
     assert found.off == []
     assert "log-likelihood of removed rows" in found.at_the_floor
+
+
+# --- what draws are worth
+
+REGRESSION = LinearRegression.make(rows=100, d=3)
+LEFT = np.arange(6, 100)
+
+
+def chains(rows, shape, memory, seed):
+    """Exact draws of the regression of some rows, as chains with this autocorrelation."""
+    noise = np.random.default_rng(seed).normal(size=(*shape, 3))
+    for i in range(1, shape[1]):
+        noise[:, i] = memory * noise[:, i - 1] + np.sqrt(1 - memory**2) * noise[:, i]
+    root = np.linalg.cholesky(np.linalg.inv(REGRESSION.precision(rows)))
+    return pe.Draws({"beta": REGRESSION.mean(rows) + noise @ root.T})
+
+
+def resampled(seed, memory=0.5):
+    before = chains(np.arange(100), (4, 400), memory, 10 * seed)
+    model = REGRESSION.model()
+    return before, pe.Reweight(resample=True)(seed, model, before, model.removal(np.arange(6)))
+
+
+NULLS = {
+    "chains that remember": lambda seed: (
+        chains(np.arange(100), (4, 500), 0.9, 10 * seed),
+        chains(LEFT, (4, 500), 0.9, 10 * seed + 1),
+        [chains(LEFT, (4, 500), 0.9, 10 * seed + k) for k in (2, 3)],
+    ),
+    "one chain": lambda seed: (
+        chains(np.arange(100), (1, 1000), 0.9, 10 * seed),
+        chains(LEFT, (1, 1000), 0.9, 10 * seed + 1),
+        [chains(LEFT, (1, 1000), 0.9, 10 * seed + k) for k in (2, 3)],
+    ),
+    "resampled": lambda seed: (*resampled(seed), [chains(LEFT, (4, 2000), 0.0, 10 * seed + k) for k in (2, 3)]),
+    "resampled, nobody says so": lambda seed: (
+        resampled(seed, memory=0.0)[0],
+        resampled(seed, memory=0.0)[1].draws,
+        [chains(LEFT, (4, 2000), 0.0, 10 * seed + k) for k in (2, 3)],
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+@pytest.mark.parametrize("null", NULLS.values(), ids=NULLS)
+def test_false_alarms_over_many_tables(null):
+    """20 tables of exact erasures at 1 % each: at most 3 with an alarm (false alarm of this test 4e-5)."""
+    tables = []
+    for seed in range(20):
+        before, after, refits = null(seed)
+        found = pe.assess.assess(
+            REGRESSION.model(),
+            before,
+            after,
+            refits,
+            rows=np.arange(6),
+            predictor=lambda p, data: data["X"] @ p["beta"],
+        )
+        tables.append(found.off)
+    assert sum(bool(each) for each in tables) <= 3, tables
+
+
+def test_what_draws_are_worth():
+    """Chains that remember, copies dealt at random, and chains that refuse steps."""
+    plain = chains(LEFT, (4, 500), 0.0, 1)
+    assert sampled(plain).effective > 1000
+    slow = sampled(chains(LEFT, (4, 500), 0.95, 1))
+    assert slow.effective < 150
+    assert len(np.unique(slow.groups)) < len(np.unique(sampled(plain).groups))
+    _, erased = resampled(0)
+    assert sampled(erased.draws).effective < 3 * erased.evidence.least_ess  # found without being told
+    assert sampled(erased.draws, erased.ancestors).effective < 3 * erased.evidence.least_ess
+    stuck = np.repeat(np.asarray(plain.params["beta"])[:, ::2], 2, axis=1)  # every step refused once
+    assert 400 < sampled(pe.Draws({"beta": stuck})).effective < 1500
+    assert (sampled(pe.Draws({"beta": stuck})).distinct > 0).sum() == 1000
+    assert [rounded_down(size) for size in (1, 7, 9, 100, 1023)] == [1, 7, 8, 96, 896]
+
+
+def test_equal_figures_are_equal():
+    """Rounding is no evidence; nor is what is known to the last digit but for it."""
+    assert two_sided(0.3, 0.3 + 1e-17, [(1e-18, 10.0)]) == 1.0
+    assert two_sided(0.3, 0.3, [(0.0, 10.0)]) == 1.0
+    assert two_sided(0.3, 0.4, [(0.0, 10.0)]) == 0.0
+    assert two_sided(2.0, 0.0, [(1.0, np.inf)]) == pytest.approx(0.0455, abs=1e-4)
+    assert two_sided(2.0, 0.0, [(1.0, 3.0)]) > 0.13  # few groups: Student's t
+
+
+def test_what_is_infinite_is_left_out(draws):
+    model = make_model(DATA)
+    hopeless = pe.Model(
+        model.log_prior,
+        lambda p, data: jnp.where(data["x"][:, 0] > 5, -jnp.inf, log_likelihood(p, data)),
+        model.data,
+    )
+    test = {**TEST_DATA, "x": np.where(np.arange(120)[:, None] == 0, 9.0, TEST["x"])}
+    found = pe.assess.assess(hopeless, draws["before"], draws["exact"], draws["refits"], test, rows=GONE)
+    assert "infinite" in str(found["left_out"]["why"].sel(metric="log-likelihood of a test row").values)
+    assert "inf" not in str(found).replace("infinite", "")
+    assert found.off == []
 
 
 # --- other models
@@ -269,6 +378,47 @@ def test_a_masked_model_says_what_it_cannot_tell():
     assert "log-likelihood of removed rows" in found.at_the_floor
     assert "KLoM, median (nats)" in found.verdicts
     assert "single row" in str(found["left_out"]["why"].sel(metric="log-likelihood of a kept row").values)
+
+
+def test_a_numpyro_fit_and_a_model_of_its_test_rows():
+    """Rows of a NumPyro model have likelihoods of their own; test rows come as a model of them."""
+    numpyro = pytest.importorskip("numpyro")
+    dist = numpyro.distributions
+
+    def program(X, y):
+        beta = numpyro.sample("beta", dist.Normal(0, 2.0).expand([3]).to_event(1))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Normal(X @ beta, 0.8), obs=y)
+
+    rows = np.arange(6)
+    sets = [chains(np.arange(100), (4, 300), 0.0, 1), *(chains(LEFT, (4, 300), 0.0, seed) for seed in (2, 3, 4))]
+    model, before = pe.from_numpyro(program, REGRESSION.X, REGRESSION.y, draws=sets[0])
+    unseen = LinearRegression.make(rows=40, d=3, seed=9)
+    test, _ = pe.from_numpyro(program, unseen.X, unseen.y, draws=sets[0])
+    found = pe.assess.assess(model, before, sets[1], sets[2:], test, rows=rows)
+    assert found.off == []
+    assert {"log-likelihood of a test row", "membership attack", "U-LiRA, found at 1 %"} <= set(found.verdicts)
+
+
+def test_stored_likelihoods_tell_what_they_can(tmp_path):
+    """A file with log-likelihoods: KL from weights, moments, two samples; the rest is left out, with the reason."""
+    before = chains(np.arange(100), (4, 300), 0.0, 1)
+    beta = np.asarray(before.params["beta"])
+    values = -0.5 * ((REGRESSION.y - beta @ REGRESSION.X.T) / REGRESSION.noise) ** 2
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": before.to_arviz()["posterior"].to_dataset(),
+            "log_likelihood": xr.Dataset({"y": (("chain", "draw", "row"), values)}),
+        }
+    )
+    model, stored = pe.from_arviz(tree)
+    erasure = pe.erase(model, stored, rows=[0, 1])
+    left = np.arange(2, 100)
+    found = pe.assess.assess(model, stored, erasure, [chains(left, (4, 300), 0.0, seed) for seed in (2, 3)])
+    assert found.off == []
+    assert float(found["metrics"]["origin"].sel(metric="KL from weights (nats)")) >= 0
+    assert "two-sample accuracy" in found.verdicts
+    assert "only stored log-likelihoods" in str(found["left_out"]["why"].sel(metric="log-likelihoods").values)
 
 
 # --- bad input, before any work
@@ -315,6 +465,12 @@ def test_bad_input(draws):
         check(rows=None)
     with pytest.raises(RowsError):
         check(rows=[1000])
+    with pytest.raises(DifferentModelError, match="others than"):
+        check(pe.erase(MODEL, before, GONE), rows=[50, 51])
+    with pytest.raises(InvalidOptionError, match="log_evidence"):
+        check(log_evidence=float("nan"))
+    with pytest.raises(InvalidOptionError, match="rows of shape"):
+        check(test={**TEST_DATA, "y": 5.0})
     with pytest.raises(InvalidTypeError, match="after"):
         check(np.zeros(3))
     kept = MODEL.without(MODEL.removal(GONE))

@@ -298,6 +298,7 @@ def test_label_switching_is_named():
     assert different_modes(pe.Draws({"mu": np.concatenate([chain, chain])})) == ""
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 11), min_size=2, max_size=4), st.randoms(use_true_random=False))
 @settings(max_examples=8, deadline=None, derandomize=True)
 def test_two_steps_end_where_one_does(rows, random):

@@ -104,6 +104,7 @@ def of_supports():
         return pe.from_numpyro(supports, x, y=y, draws=prior_draws(supports, x, y))
 
 
+@pytest.mark.slow
 def test_densities_jacobians_and_gradients(x64, of_supports):
     """Against NumPyro's own potential, and finite differences."""
     model, draws = of_supports
@@ -682,6 +683,7 @@ def test_the_next_request(fitted):
         two.erase(rows=[3])
 
 
+@pytest.mark.slow
 def test_data_that_changed_since_the_fit(fitted, tmp_path):
     changed = Y + (np.arange(N) == 3)
     with pytest.raises(pe.errors.DataChangedError, match="argument y differs in 1 of 40 values"):

@@ -23,7 +23,10 @@ ROOT = Path(__file__).parent.parent
 MODULES = [module.name for module in pkgutil.walk_packages(pe.__path__, "posterase.")]
 
 
-@pytest.mark.parametrize("name", ["posterase", *MODULES])
+DEAR = {"posterase.assess.assessment": pytest.mark.slow}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=DEAR.get(name, ())) for name in ["posterase", *MODULES]])
 def test_examples_in_docstrings(name):
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
     assert result.failed == 0

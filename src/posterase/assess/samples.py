@@ -37,12 +37,19 @@ class Sample(NamedTuple):
         return float(max(len(np.unique(self.groups)) - 1, 1))
 
     def mean(self, values: Float[np.ndarray, "chain draw"]) -> Estimate:
-        """Of a number that every draw has, with its Monte Carlo error."""
+        """Of a number that every draw has, with its Monte Carlo error; NaN where some draws have none."""
+        if not np.isfinite(values).all():
+            return Estimate(float("nan"), float("nan"))
         return Estimate(float((self.base * values).sum()), standard_error(values, self.base, self.groups))
 
     def most_picks(self, most: int) -> int:
-        """How many distinct draws can be picked in proportion to their weights; no more than are effective."""
-        return int(max(1, min(most, self.effective, (self.distinct > 0).sum(), 1 / self.distinct.max())))
+        """How many distinct draws can be picked in proportion to their weights, and be taken for independent.
+
+        Of a chain that remembers only half of what is effective: draws spaced by its memory still share some of it.
+        """
+        n = len(self.distinct)
+        spaced = self.effective * (0.5 + 0.5 * min(1.0, self.effective / n))
+        return int(max(1, min(most, spaced, (self.distinct > 0).sum(), 1 / self.distinct.max())))
 
     def pick(self, key: Key[Array, ""], size: int) -> Int[np.ndarray, " size"]:
         """Places of so many distinct draws."""
