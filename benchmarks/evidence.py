@@ -6,7 +6,8 @@ fit of all rows. *Deleted twice*: the removed rows count with the opposite sign.
 the kept Hessian. *Exact*: a third refit, which must pass.
 
 A cell is the smallest number of removed rows from which on the metric says "off", up to the largest; a dash: it never
-does; not judged: it has nothing to go by, as Jeffreys ε of draws whose density is not known. Metrics are those of `posterase.assess.assess`, at 1 % false alarms over a whole table.
+does; not judged: it has nothing to go by, as Jeffreys ε of draws whose density is not known. Metrics are those of
+`posterase.assess.assess`, at 1 % false alarms over a whole table.
 """
 
 from __future__ import annotations
