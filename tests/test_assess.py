@@ -48,6 +48,8 @@ def test_draws_to_compare_must_be_alike():
         two_sample(0, one, pe.Draws({"b": np.zeros((2, 100))}))
     with pytest.raises(DrawsShapeError, match="numbers each"):
         two_sample(0, one, pe.Draws({"a": np.zeros((2, 100, 3))}))
+    with pytest.raises(DrawsShapeError, match="finite"):
+        tell_apart(0, np.full((50, 2), np.nan), np.ones((50, 2)))
     with pytest.raises(DrawsShapeError, match="20 of each"):
         two_sample(0, one, pe.Draws({"a": np.zeros((1, 10))}))
 

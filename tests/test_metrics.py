@@ -11,6 +11,7 @@ from posterase.assess import (
     attack,
     attack_gap,
     divergence,
+    error_rate,
     forget_sets,
     jeffreys,
     kernel_stein,
@@ -32,10 +33,10 @@ from posterase.assess import (
 from posterase.assess import nearest_neighbours as neighbours_module
 from posterase.assess.moments import moment_errors
 from posterase.errors import (
+    ArrayError,
     DrawsShapeError,
     InvalidOptionError,
     MeaninglessDimensionWarning,
-    NonFiniteResultError,
     RepeatedDrawsError,
 )
 from posterase.numerics.weights import Estimate, base_of
@@ -108,6 +109,8 @@ def test_bad_neighbours():
         nearest_neighbour_kl(np.concatenate([x, x[:1]]), x + 1)
     with pytest.raises(RepeatedDrawsError, match="both sides"):
         nearest_neighbour_kl(x, x)
+    with pytest.raises(ArrayError, match="one holds NaN"):
+        nearest_neighbour_kl(np.full((10, 2), np.nan), x)
     with pytest.raises(DrawsShapeError, match="1 and 10"):
         nearest_neighbour_kl(x[:1], x)
     with pytest.raises(DrawsShapeError, match="same model"):
@@ -125,7 +128,7 @@ def test_a_model_that_remembers_is_caught_by_the_attack():
     remembers, refit = attack(kept, test, removed), attack(kept, test, forgotten)
     assert attack_gap(remembers, refit) > 0.25
     assert attack(np.log(kept), np.log(test), np.log(removed)) == remembers  # any increasing function
-    with pytest.raises(InvalidOptionError, match="NaN"):
+    with pytest.raises(ArrayError, match="NaN"):
         attack(kept, test, np.full((5, 3), np.nan))
     with pytest.raises(InvalidOptionError, match="4 draws"):
         attack(kept, test[:4], removed)
@@ -138,6 +141,8 @@ def test_the_error_of_a_prediction_difference():
         for i in range(60)
     ]
     assert np.mean([each.error for each in made]) == pytest.approx(np.std([each.value for each in made]), rel=0.35)
+    with pytest.raises(InvalidOptionError, match="labels"):
+        error_rate(np.ones((2, 3, 1)), np.zeros(2, int))
     with pytest.raises(InvalidOptionError, match="same rows"):
         prediction_difference(np.ones((3, 4, 2)), np.ones((3, 5, 2)))
 
@@ -327,8 +332,12 @@ def test_smoothed_weights_and_repeated_erasures():
     assert total_variation([]) == 0.0
     with pytest.raises(InvalidOptionError):
         total_variation([-0.1])
-    with pytest.raises(DrawsShapeError):
+    with pytest.raises(ArrayError):
         smoothing_bound(np.full((1, 5), np.nan))
+    with pytest.raises(ArrayError, match="holds no numbers"):
+        path_bound(["a"])
+    with pytest.raises(InvalidOptionError, match="cannot be unbiased"):
+        path_bound([0.1, 0.2, 0.15], log_evidence=-6.0)
 
 
 # --- kernel Stein discrepancy
@@ -395,10 +404,14 @@ def test_bad_stein():
     x = rng().normal(size=(30, 2))
     with pytest.raises(DrawsShapeError, match="pairs"):
         kernel_stein(0, x[:2], x[:2])
-    with pytest.raises(NonFiniteResultError):
+    with pytest.raises(ArrayError, match="scores holds NaN"):
         kernel_stein(0, x, np.full_like(x, np.nan))
     with pytest.raises(DrawsShapeError, match="all weight"):
         kernel_stein(0, x, -x, weights=np.r_[0.9, np.full(29, 0.1 / 29)])
+    with pytest.raises(DrawsShapeError, match="summing to one"):
+        kernel_stein(0, x, -x, weights=np.ones(30))
+    with pytest.raises(DrawsShapeError, match="one score a number"):
+        kernel_stein(0, x, -x[:, :1])
     with pytest.raises(DrawsShapeError, match="equal"):
         kernel_stein(0, np.ones((30, 2)), -x)
 
@@ -466,8 +479,10 @@ def test_bad_margins():
             metric(0, x[:5], x)
         with pytest.raises(DrawsShapeError, match="same ones"):
             metric(0, x, x[:, :3])
-        with pytest.raises(InvalidOptionError, match="NaN"):
+        with pytest.raises(ArrayError, match="NaN"):
             metric(0, np.full_like(x, np.nan), x)
+        with pytest.raises(ArrayError, match=r"axes are \(models, examples\)"):
+            metric(0, list(x[0]), x)
     constant = np.zeros((30, 2))  # a margin that never changes tells nothing apart
     assert klom(0, constant, constant).high.value == pytest.approx(0)
     assert u_lira(0, constant, constant).true_positives.value == 0

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from posterase.errors import (
+    ArrayError,
     DataError,
     DensityShapeError,
     DuplicateRowsError,
@@ -270,6 +271,20 @@ def same_sums(difference: float, removed: float, tolerance: float) -> None:
             "a row's value may depend on its own row of data only. Move what is computed from several rows (means, "
             "neighbours, groups) out of the function, or use pe.MaskedModel.",
         )
+
+
+def numbers(name: str, values: Any, axes: str) -> Any:
+    """An array of finite real numbers with these axes, `"models examples"`, from whatever holds them."""
+    try:
+        array = values if isinstance(values, jax.Array) else np.asarray(values)
+        array = array if array.dtype.kind == "f" else np.asarray(array, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ArrayError(f"{name} holds no numbers.", f"pass an array with the axes ({axes}).") from error
+    if array.ndim != len(axes.split()):
+        raise ArrayError(f"{name} is an array of shape {array.shape}.", f"its axes are ({axes.replace(' ', ', ')}).")
+    if not bool((jnp if isinstance(array, jax.Array) else np).isfinite(array).all()):
+        raise ArrayError(f"{name} holds NaN or infinity.", "leave out what has no value, or cut it off.")
+    return array
 
 
 def is_a(value: object, kind: Any, name: str, advice: str) -> None:

@@ -112,6 +112,10 @@ class DifferentDrawsError(PosteraseError, ValueError):
     """Other draws than those that stored log-likelihoods belong to."""
 
 
+class ArrayError(PosteraseError, ValueError):
+    """An array of other axes than were wanted, or with numbers that are none."""
+
+
 class RepeatedDrawsError(PosteraseError, ValueError):
     """Copies among draws where distances between them are looked at."""
 

@@ -19,11 +19,12 @@ All of it speaks of the law of *one* draw: n independent draws carry nε.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import ArrayLike
 
+from posterase.checks import numbers
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.numerics.weights import Estimate, base_of, smooth, weighted_divergence
 
@@ -93,28 +94,28 @@ def measured(kl: Estimate | None = None, jeffreys: Estimate | None = None) -> Bo
     return Bounds(jeffreys if kl is None else kl, jeffreys)
 
 
-def smoothing_bound(log_weights: Float[np.ndarray, "chain draw"]) -> Estimate | None:
-    """E Σ W̃ᵢ log(n W̃ᵢ/wᵢ) from raw log-weights kept/q of draws of q; None where their k̂ does not pass."""
-    if log_weights.size < 2 or np.isnan(log_weights).any() or not np.isfinite(log_weights).any():
-        raise DrawsShapeError("log_weights are too few, or no numbers.", "give one a draw.")
+def smoothing_bound(log_weights: ArrayLike | Sequence[Any]) -> Estimate | None:
+    """E Σ W̃ᵢ log(n W̃ᵢ/wᵢ) from raw log-weights kept/q of draws of q, `(chain, draw)`; None where k̂ does not pass."""
+    log_weights = np.asarray(numbers("log_weights", log_weights, "chain draw"), np.float64)
+    if log_weights.size < 2:
+        raise DrawsShapeError(f"there are {log_weights.size} log-weights.", "give some hundred.")
     smoothed = smooth(log_weights)
     if not smoothed.pareto_k <= smoothed.threshold:
         return None
     return weighted_divergence(log_weights, base_of(log_weights.shape), smoothed)
 
 
-def path_bound(log_estimates: Float[np.ndarray, " runs"], log_evidence: float | None = None) -> Estimate:
+def path_bound(log_estimates: ArrayLike | Sequence[Any], log_evidence: float | None = None) -> Estimate:
     """log Z − E log Ẑ: what bounds KL of the draws at the end of a path whose schedule was fixed beforehand.
 
     `log_estimates` are log Ẑ of independent runs of the path (`evidence.log_evidence_ratio` of `Rejuvenate`, say), Ẑ
     unbiased; `log_evidence` is log Z where it is known, else it is estimated as the log of the mean of Ẑ, which is low
     where the runs are few.
     """
+    log_estimates = np.asarray(numbers("log_estimates", log_estimates, "runs"), np.float64)
     n = len(log_estimates)
-    if n < 2 or not np.isfinite(log_estimates).all():
-        raise DrawsShapeError(
-            f"there are {n} runs, or some are no numbers.", "give log Ẑ of two independent runs or more."
-        )
+    if n < 2:
+        raise DrawsShapeError(f"there are {n} runs.", "give log Ẑ of two independent runs or more.")
     mean = log_estimates.mean()
     if log_evidence is not None:
         error = float(log_estimates.std(ddof=1) / np.sqrt(n))

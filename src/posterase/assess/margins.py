@@ -20,15 +20,16 @@ Georgiev et al. (2024), Attribute-to-delete: machine unlearning via datamodel ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, ArrayLike, Float, Int, Key
 
-from posterase.checks import whole_number
+from posterase.checks import numbers, whole_number
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.numerics.weights import Estimate
@@ -77,16 +78,18 @@ def logit_margin(log_probability: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def klom(
     key: Key[Array, ""] | int,
-    erased: Float[np.ndarray, "models examples"],
-    refit: Float[np.ndarray, "others rows"],
+    erased: ArrayLike | Sequence[Any],
+    refit: ArrayLike | Sequence[Any],
     *,
     bins: int = BINS,
 ) -> KLoM:
-    """KL(erased ‖ refit) of the margins of every example; the error of percentiles from a bootstrap over models."""
+    """KL(erased ‖ refit) of the margins of every example; the error of percentiles from a bootstrap over models.
+
+    Margins are shaped `(models, examples)`.
+    """
     whole_number("bins", bins, 2)
-    _check(erased, refit)
     keys = jax.random.split(as_key(key))
-    sides = [jnp.clip(jnp.asarray(each), -CLIP, CLIP) for each in (erased, refit)]
+    sides = [jnp.clip(each, -CLIP, CLIP) for each in _margins(erased, refit)]
     counts = [_multiplicities(k, len(side)) for k, side in zip(keys, sides, strict=True)]
     values, boot = (np.asarray(each, np.float64) for each in _klom(*sides, *counts, bins))
     levels = np.percentile(values, PERCENTILES)
@@ -96,42 +99,41 @@ def klom(
 
 def u_lira(
     key: Key[Array, ""] | int,
-    erased: Float[np.ndarray, "models examples"],
-    never: Float[np.ndarray, "others rows"],
+    erased: ArrayLike | Sequence[Any],
+    never: ArrayLike | Sequence[Any],
     *,
     false_positives: float = 0.01,
 ) -> ULira:
-    """The attack between erased models and models that never saw the examples."""
-    _check(erased, never)
+    """The attack between erased models and models that never saw the examples; margins `(models, examples)`."""
+    sides = _margins(erased, never)
     if not 0 < false_positives < 1:
         raise InvalidOptionError(f"false_positives is {false_positives!r}.", "use a share between 0 and 1: 0.01.")
-    models = min(len(erased), len(never))
+    models = min(len(side) for side in sides)
     if false_positives < 0.01 and models < round(1 / false_positives):
         raise InvalidOptionError(
             f"false_positives is {false_positives:.2%} with {models} models.",
             f"so few accusations need {round(1 / false_positives):,} models or more: use them, or 0.01.",
         )
     keys = jax.random.split(as_key(key))
-    sides = [jnp.asarray(erased), jnp.asarray(never)]
     counts = [_multiplicities(k, len(side)) for k, side in zip(keys, sides, strict=True)]
     share, boot = (np.asarray(each, np.float64) for each in _u_lira(*sides, *counts, false_positives))
     return ULira(Estimate(float(share), float(boot.std(ddof=1))), float(false_positives))
 
 
-def _check(erased: Float[np.ndarray, "models examples"], refit: Float[np.ndarray, "others rows"]) -> None:
-    if erased.shape[1] != refit.shape[1] or erased.shape[1] == 0:
+def _margins(erased: Any, refit: Any) -> list[Float[Array, "models examples"]]:
+    one, other = (
+        numbers(f"margins of {name} models", each, "models examples")
+        for name, each in (("erased", erased), ("refitted", refit))
+    )
+    if one.shape[1] != other.shape[1] or one.shape[1] == 0:
         raise DrawsShapeError(
-            f"there are margins of {erased.shape[1]} and of {refit.shape[1]} examples.", "give those of the same ones."
+            f"there are margins of {one.shape[1]} and of {other.shape[1]} examples.", "give those of the same ones."
         )
-    if min(len(erased), len(refit)) < FEWEST_MODELS:
+    if min(len(one), len(other)) < FEWEST_MODELS:
         raise DrawsShapeError(
-            f"there are {len(erased)} and {len(refit)} models.", f"give {FEWEST_MODELS} independent ones of each."
+            f"there are {len(one)} and {len(other)} models.", f"give {FEWEST_MODELS} independent ones of each."
         )
-    for name, values in (("erased", erased), ("refitted", refit)):
-        if not np.isfinite(values).all():
-            raise InvalidOptionError(
-                f"margins of {name} models are NaN or infinite.", "a margin is a number: cut off what is infinite."
-            )
+    return [jnp.asarray(one), jnp.asarray(other)]
 
 
 def _multiplicities(key: Key[Array, ""], models: int) -> Int[Array, "repeats models"]:

@@ -9,38 +9,41 @@ Any increasing function of the probability gives the same shares: log-likelihood
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, ArrayLike, Bool, Float
 
+from posterase.checks import numbers
 from posterase.errors import InvalidOptionError
 from posterase.precision import widest_float
 
 
 def attack(
-    kept: Float[np.ndarray, "draws kept"],
-    test: Float[np.ndarray, "tests test"],
-    removed: Float[np.ndarray, "removals removed"],
+    kept: ArrayLike | Sequence[Any], test: ArrayLike | Sequence[Any], removed: ArrayLike | Sequence[Any]
 ) -> float:
-    """The share of removed rows taken for members, averaged over draws; arguments are probabilities of true classes."""
+    """The share of removed rows taken for members, averaged over draws.
+
+    Arguments are probabilities of the true classes, `(draws, rows)`.
+    """
     return float(member_shares(kept, test, removed).mean())
 
 
 def member_shares(
-    kept: Float[np.ndarray, "draws kept"],
-    test: Float[np.ndarray, "tests test"],
-    removed: Float[np.ndarray, "removals removed"],
+    kept: ArrayLike | Sequence[Any], test: ArrayLike | Sequence[Any], removed: ArrayLike | Sequence[Any]
 ) -> Float[np.ndarray, " draws"]:
     """The same for every draw."""
-    sets = {"kept": kept, "test": test, "removed": removed}
+    given = {"kept": kept, "test": test, "removed": removed}
+    sets = {name: numbers(name, values, "draws rows") for name, values in given.items()}
     for name, values in sets.items():
         if values.shape[-1] == 0:
             raise InvalidOptionError(f"there are no {name} rows.", "the attack needs kept, test and removed rows.")
-        if len(values) != len(kept) or len(values) == 0:
-            raise InvalidOptionError(f"{name} has {len(values)} draws.", f"give as many of each: {len(kept)}.")
-        if np.isnan(values).any():
-            raise InvalidOptionError(f"{name} holds NaN.", "give one number for every draw and row.")
+        draws = len(sets["kept"])
+        if len(values) != draws or draws == 0:
+            raise InvalidOptionError(f"{name} has {len(values)} draws.", f"give as many of each: {draws}.")
     with jax.enable_x64(True):
         return np.asarray(_member_shares(*(jnp.asarray(each, jnp.float64) for each in sets.values())))
 

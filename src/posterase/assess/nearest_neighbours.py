@@ -20,16 +20,17 @@ IEEE Transactions on Information Theory 55.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, ArrayLike, Float
 
-from posterase.checks import whole_number
-from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, NonFiniteDrawsError, RepeatedDrawsError
+from posterase.checks import numbers, whole_number
+from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, RepeatedDrawsError
 from posterase.numerics.weights import Estimate
 
 DIMENSIONS_AT_ONCE = 2**13
@@ -54,9 +55,9 @@ class KnowledgeRemoval(NamedTuple):
 
 
 def knowledge_removal(
-    processed: Float[np.ndarray | Array, "seeds n d"],
-    refit: Float[np.ndarray | Array, "refits m e"],
-    second_refit: Float[np.ndarray | Array, "others k f"],
+    processed: ArrayLike | Sequence[Any],
+    refit: ArrayLike | Sequence[Any],
+    second_refit: ArrayLike | Sequence[Any],
     *,
     k: int = 1,
 ) -> KnowledgeRemoval:
@@ -65,7 +66,7 @@ def knowledge_removal(
     Parameters
     ----------
     processed
-        Draws after an erasure, one run a seed.
+        Draws after an erasure, one run a seed: `(seeds, draws, parameters)`.
     refit
         Draws of refits from the same seeds: the target.
     second_refit
@@ -73,38 +74,23 @@ def knowledge_removal(
     k
         Which neighbour. The paper's is the first.
     """
-    found = compare_seeds(processed, refit, second_refit, k=k)
-    if found.warning:
-        warnings.warn(found.warning, MeaninglessDimensionWarning, stacklevel=2)
-    return found
-
-
-def compare_seeds(
-    processed: Float[np.ndarray | Array, "seeds n d"],
-    refit: Float[np.ndarray | Array, "refits m e"],
-    second_refit: Float[np.ndarray | Array, "others k f"],
-    *,
-    k: int = 1,
-) -> KnowledgeRemoval:
-    """The same, with the warning in the answer only."""
-    if not len(processed) == len(refit) == len(second_refit) or len(processed) == 0:
+    axes = "seeds draws parameters"
+    given = {"processed": processed, "refit": refit, "second_refit": second_refit}
+    runs, target, again = (numbers(name, each, axes) for name, each in given.items())
+    if not len(runs) == len(target) == len(again) or len(runs) == 0:
         raise DrawsShapeError(
-            f"there are {len(processed)} processed runs, {len(refit)} refits and {len(second_refit)} second refits.",
+            f"there are {len(runs)} processed runs, {len(target)} refits and {len(again)} second refits.",
             "ε̂ pairs runs by seed: give one run of each for every seed.",
         )
     own, floor = (
-        [nearest_neighbour_kl(x, y, k=k) for x, y in zip(each, refit, strict=True)]
-        for each in (processed, second_refit)
+        [nearest_neighbour_kl(x, y, k=k) for x, y in zip(each, target, strict=True)] for each in (runs, again)
     )
-    n, d = processed.shape[1:]
     epsilon, lowest = _mean(own), _mean(floor)
-    return KnowledgeRemoval(
-        epsilon,
-        lowest,
-        np.array([each.value for each in own]),
-        np.array([each.value for each in floor]),
-        warning_for(d, min(n, refit.shape[1]), lowest),
-    )
+    doubt = warning_for(runs.shape[2], min(runs.shape[1], target.shape[1]), lowest)
+    if doubt:
+        warnings.warn(doubt, MeaninglessDimensionWarning, stacklevel=2)
+    by_seed, floor_by_seed = (np.array([each.value for each in found]) for found in (own, floor))
+    return KnowledgeRemoval(epsilon, lowest, by_seed, floor_by_seed, doubt)
 
 
 def warning_for(d: int, n: int, floor: Estimate | None) -> str:
@@ -115,29 +101,28 @@ def warning_for(d: int, n: int, floor: Estimate | None) -> str:
     return f"{n} draws have no near neighbours in {d:,} dimensions{told}; look at the difference from the floor only"
 
 
-def nearest_neighbour_kl(
-    one: Float[np.ndarray | Array, "n d"], other: Float[np.ndarray | Array, "m e"], *, k: int = 1
-) -> Estimate:
-    """KL(one ‖ other) in nats; its error takes draws for independent. Works in any number of dimensions."""
+def nearest_neighbour_kl(one: ArrayLike | Sequence[Any], other: ArrayLike | Sequence[Any], *, k: int = 1) -> Estimate:
+    """KL(one ‖ other) in nats from draws `(draws, parameters)`; its error takes them for independent.
+
+    Works in any number of dimensions.
+    """
     whole_number("k", k, 1)
-    if one.shape[1] != other.shape[1] or one.shape[1] == 0:
-        raise DrawsShapeError(
-            f"the draws have {one.shape[1]} and {other.shape[1]} numbers each.", "compare draws of the same model."
-        )
-    if len(one) <= k or len(other) < k:
-        raise DrawsShapeError(f"there are {len(one)} and {len(other)} draws.", f"each needs more than {k} of them.")
-    if not (bool(jnp.isfinite(one).all()) and bool(jnp.isfinite(other).all())):
-        raise NonFiniteDrawsError("draws are NaN or infinite.", "leave out the chains that diverged.")
-    own, across = (np.asarray(each, np.float64) for each in _neighbours(jnp.asarray(one), jnp.asarray(other), k))
-    if not (own > 0).all() or not (across > 0).all():
-        repeated = int((own <= 0).sum() + (across <= 0).sum())
+    x, y = (numbers(name, each, "draws parameters") for name, each in (("one", one), ("other", other)))
+    n, d = x.shape
+    if d != y.shape[1] or d == 0:
+        raise DrawsShapeError(f"the draws have {d} and {y.shape[1]} numbers each.", "compare draws of the same model.")
+    if n <= k or len(y) < k:
+        raise DrawsShapeError(f"there are {n} and {len(y)} draws.", f"each needs more than {k} of them.")
+    own, across = (np.asarray(each, np.float64) for each in _neighbours(jnp.asarray(x), jnp.asarray(y), k))
+    repeated = int((own <= 0).sum() + (across <= 0).sum())
+    if repeated:
         raise RepeatedDrawsError(
             f"{repeated} draws have a copy of themselves as a neighbour.",
             "give distinct draws: not resampled ones, not those of a chain that stands still, no draw on both sides.",
         )
-    terms = 0.5 * one.shape[1] * (np.log(across) - np.log(own))
-    value = terms.mean() + np.log(len(other) / (len(one) - 1))
-    return Estimate(float(value), float(terms.std(ddof=1) / np.sqrt(len(one))) if len(one) > 1 else 0.0)
+    terms = 0.5 * d * (np.log(across) - np.log(own))
+    value = terms.mean() + np.log(len(y) / (n - 1))
+    return Estimate(float(value), float(terms.std(ddof=1) / np.sqrt(n)))
 
 
 @partial(jax.jit, static_argnames="k")

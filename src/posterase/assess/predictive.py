@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
+from posterase.checks import numbers
 from posterase.draws import Draws
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
@@ -69,7 +71,7 @@ def _outputs(predictor: Callable[[PyTree, PyTree], Array], params: PyTree, x: Py
     return jax.lax.map(lambda one: predictor(one, x), params)
 
 
-def error_rate(probabilities: Float[np.ndarray, "draws rows classes"], labels: Int[np.ndarray, " rows"]) -> float:
+def error_rate(probabilities: Float[np.ndarray, "draws rows classes"], labels: Int[np.ndarray, " labels"]) -> float:
     """The share of rows that a draw puts into the wrong class, averaged over draws."""
     if probabilities.shape[1] != len(labels) or 0 in probabilities.shape:
         raise InvalidOptionError(
@@ -85,21 +87,18 @@ def mean_loss(probabilities: Float[np.ndarray, "draws rows classes"], labels: In
     return float(-np.log(np.maximum(true, np.finfo(float).tiny)).mean())
 
 
-def prediction_difference(
-    one: Float[np.ndarray, "draws rows outputs"], other: Float[np.ndarray, "others lines columns"]
-) -> Estimate:
+def prediction_difference(one: ArrayLike | Sequence[Any], other: ArrayLike | Sequence[Any]) -> Estimate:
     """E ‖f_θ(x) − f_θ′(x)‖₁ over pairs of draws, one of each, and over rows (Section 5.2 of the paper).
 
-    Its error takes draws for independent; the mean over rows is over these very rows.
+    Predictions are shaped `(draws, rows, outputs)`. The error takes draws for independent; the mean over rows is over
+    these very rows.
     """
-    if one.shape[1:] != other.shape[1:] or 0 in one.shape or 0 in other.shape:
+    f, g = (numbers(name, each, "draws rows outputs") for name, each in (("one", one), ("other", other)))
+    if f.shape[1:] != g.shape[1:] or 0 in f.shape or 0 in g.shape:
         raise InvalidOptionError(
-            f"predictions have the shapes {one.shape} and {other.shape}.",
-            "give (draws, rows, outputs) of the same rows.",
+            f"predictions have the shapes {f.shape} and {g.shape}.", "give (draws, rows, outputs) of the same rows."
         )
-    pairs = np.asarray(_differences(jnp.asarray(one), jnp.asarray(other)), np.float64)
-    if not np.isfinite(pairs).all():
-        raise InvalidOptionError("predictions are NaN or infinite.", "give finite numbers.")
+    pairs = np.asarray(_differences(jnp.asarray(f), jnp.asarray(g)), np.float64)
     return Estimate(float(pairs.mean()), float(np.hypot(_error(pairs.mean(1)), _error(pairs.mean(0)))))
 
 

@@ -19,15 +19,17 @@ test of goodness of fit, ICML.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, ArrayLike, Float, Int, Key
 from scipy.stats import pearson3
 
-from posterase.errors import DrawsShapeError, NonFiniteResultError
+from posterase.checks import numbers
+from posterase.errors import DrawsShapeError
 from posterase.keys import as_key
 from posterase.numerics.weights import Estimate
 
@@ -93,8 +95,8 @@ class Whitened(NamedTuple):
 
 def kernel_stein(
     key: Key[Array, ""] | int,
-    points: Float[np.ndarray, "n d"],
-    scores: Float[np.ndarray, "m e"],
+    points: ArrayLike | Sequence[Any],
+    scores: ArrayLike | Sequence[Any],
     *,
     weights: Float[np.ndarray, " k"] | None = None,
     groups: Int[np.ndarray, " n"] | None = None,
@@ -115,11 +117,13 @@ def kernel_stein(
     scale
         c of the kernel. None: the median distance between draws.
     """
+    points, scores = (
+        np.asarray(numbers(name, each, "draws parameters"), np.float64)
+        for name, each in (("points", points), ("scores", scores))
+    )
     n = len(points)
     if n < 3:
         raise DrawsShapeError(f"there are {n} draws.", "the discrepancy is a mean over pairs: give some hundred.")
-    if not (np.isfinite(points).all() and np.isfinite(scores).all()):
-        raise NonFiniteResultError("draws or scores are NaN or infinite.", "the density has no gradient there.")
     if points.shape != scores.shape:
         raise DrawsShapeError(f"there are draws {points.shape} and scores {scores.shape}.", "give one score a number.")
     share = np.full(n, 1 / n) if weights is None else np.asarray(weights, np.float64)
