@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 import posterase as pe
 from posterase.assess import attack, calibrate, two_sample
 from posterase.assess.membership import threshold
-from posterase.assess.predictive import prediction_difference
+from posterase.assess.predictive import error_rate, mean_loss, prediction_difference
 from posterase.assess.two_sample import tell_apart
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from tests.oracles import GammaPoisson
@@ -39,6 +40,20 @@ def test_the_two_sample_test_is_calibrated_under_the_null():
 def test_the_two_sample_test_sees_differences(change):
     rng = np.random.default_rng(0)
     assert tell_apart(0, rng.normal(size=(1000, 5)), change(rng.normal(size=(1000, 5)))).p_value < 1e-5
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("d", [1, 400])
+def test_the_two_sample_test_is_as_good_as_can_be(d):
+    """N(δ, 1) against N(0, 1) along one direction: no classifier is right more often than Φ(δ/2), this one nearly so
+    often; 400 dimensions, looked at along 256 directions, cost some of it."""
+    direction = np.random.default_rng(2).normal(size=d)
+    shift = 2.0 * direction / np.linalg.norm(direction)
+    rng = np.random.default_rng(0)
+    found = tell_apart(0, rng.normal(size=(2000, d)), shift + rng.normal(size=(2000, d)))
+    best = norm.cdf(1.0)
+    assert found.accuracy < best + 4.5 * found.error
+    assert found.accuracy > (best - 4.5 * found.error if d == 1 else 0.6)
 
 
 def test_draws_to_compare_must_be_alike():
@@ -129,6 +144,13 @@ def test_the_attack_threshold_is_the_best_one():
     assert members == 0.5
     with pytest.raises(InvalidOptionError, match="no test rows"):
         attack(np.ones((1, 5)), np.ones((1, 0)), np.ones((1, 5)))
+
+
+def test_errors_and_losses_by_hand():
+    probabilities = np.array([[[0.9, 0.1], [0.4, 0.6]], [[0.2, 0.8], [0.3, 0.7]]])  # two draws, two rows
+    labels = np.array([0, 1])
+    assert error_rate(probabilities, labels) == 0.25
+    assert mean_loss(probabilities, labels) == pytest.approx(-np.mean(np.log([0.9, 0.6, 0.2, 0.7])))
 
 
 def test_prediction_difference_is_over_pairs_of_draws():
