@@ -206,6 +206,7 @@ def test_it_is_a_tree_that_prints_as_a_table(draws, tmp_path):
     assert len(found.plot().axes) == 1
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_table(draws):
     one, other = (assessed(draws, "exact", key=7) for _ in range(2))
     assert one["metrics"].to_dataset().identical(other["metrics"].to_dataset())
@@ -360,6 +361,7 @@ def test_a_regression_has_no_classes():
     assert "error on removed rows" in found["left_out"]["metric"].values
 
 
+@pytest.mark.slow
 def test_a_masked_model_says_what_it_cannot_tell():
     y = np.r_[np.random.default_rng(0).normal(size=40), 4.0, 4.5]
     model = pe.MaskedModel(
@@ -380,6 +382,7 @@ def test_a_masked_model_says_what_it_cannot_tell():
     assert "single row" in str(found["left_out"]["why"].sel(metric="log-likelihood of a kept row").values)
 
 
+@pytest.mark.slow
 def test_a_numpyro_fit_and_a_model_of_its_test_rows():
     """Rows of a NumPyro model have likelihoods of their own; test rows come as a model of them."""
     numpyro = pytest.importorskip("numpyro")

@@ -190,6 +190,7 @@ def test_continue_ends_near_the_kept_posterior():
     assert pe.Policy(ess=10.0).objections(erased.evidence), "a ladder must not take it for proven"
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*step")
 def test_refit_and_continue_by_an_sg_mcmc_recipe():
     """SGLD on the kept rows: anew from the draws at hand, and on from shifted draws; both near the exact mean."""

@@ -24,6 +24,7 @@ def requests():
     return diabetes.run(seed=3)
 
 
+@pytest.mark.slow
 def test_diabetes_from_the_command_line(tmp_path):
     done = run("reproduce", "diabetes", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr

@@ -216,7 +216,8 @@ def test_a_flat_prior_without_rows_is_refused(eraser):
         eraser(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.removal([3]))
 
 
-@pytest.mark.parametrize("key", [5, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("key", [5, 0])
 def test_what_has_no_posterior_is_refused(key):
     """Haldane's prior and two successes among 52 trials; without these two Beta(0, 50) is left, which is none."""
     y = np.array([1.0] * 2 + [0.0] * 50)

@@ -43,6 +43,7 @@ def test_exact_kept_draws_stay_exact(kernel, x64):
         assert_moments(np.exp(wrong.thetas.reshape(-1)), known.mean(kept), known.variance(kept))
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_moves_half_way_along_the_path(x64):
     """kept + ½ removed is a posterior too: that of half of each removed row."""

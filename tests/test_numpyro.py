@@ -132,6 +132,7 @@ def finite_differences(function, at, step=1e-5):
     return (8 * (values[1] - values[-1]) - (values[2] - values[-2])) / (12 * step)
 
 
+@pytest.mark.slow
 def test_every_support_is_left_and_entered(x64, of_supports):
     model, draws = of_supports
     model.check(draws)

@@ -199,7 +199,10 @@ SAMPLERS = {
 
 @pytest.mark.parametrize(
     "sampler",
-    [pytest.param(s, id=name, marks=[pytest.mark.slow] if name == "SGHMC" else []) for name, s in SAMPLERS.items()],
+    [
+        pytest.param(s, id=name, marks=[pytest.mark.slow] if name in ("SGLD", "SGHMC") else [])
+        for name, s in SAMPLERS.items()
+    ],
 )
 def test_cut_runs_are_the_same_to_the_bit(sampler, tmp_path):
     model = KNOWN.model()

@@ -111,6 +111,7 @@ def test_inverse_roots_without_lapack(x64):
     assert (saddle @ saddle.T)[0, 0] == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_the_laplace_sampler_fits_worlds():
     """Logistic regression: rows with flipped labels, remembered and forgotten."""
     generator = np.random.default_rng(0)
