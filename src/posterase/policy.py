@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from posterase.assess.bounds import total_variation
 from posterase.checks import is_a
 from posterase.erasers.evidence import Evidence
 from posterase.erasers.refit import MOST_RHAT
@@ -99,7 +100,7 @@ class Policy:
             return 0.0
         if evidence.epsilon is None:
             return 1.0
-        return float(min(1.0, (evidence.epsilon.value / 2) ** 0.5))
+        return total_variation([evidence.epsilon.value])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,9 +108,9 @@ def smoothing_bound(log_weights: ArrayLike | Sequence[Any]) -> Estimate | None:
 def path_bound(log_estimates: ArrayLike | Sequence[Any], log_evidence: float | None = None) -> Estimate:
     """log Z − E log Ẑ: what bounds KL of the draws at the end of a path whose schedule was fixed beforehand.
 
-    `log_estimates` are log Ẑ of independent runs of the path (`evidence.log_evidence_ratio` of `Rejuvenate`, say), Ẑ
-    unbiased; `log_evidence` is log Z where it is known, else it is estimated as the log of the mean of Ẑ, which is low
-    where the runs are few.
+    `log_estimates` are log Ẑ of independent runs of such a path, Ẑ the product of its mean weights, unbiased for the
+    ratio Z of the kept to the full evidence; `log_evidence` is log Z where it is known, else it is estimated as the log
+    of the mean of Ẑ, which is low where the runs are few. `Rejuvenate` chooses its schedule on the way: not for it.
     """
     log_estimates = np.asarray(numbers("log_estimates", log_estimates, "runs"), np.float64)
     n = len(log_estimates)

@@ -57,6 +57,8 @@ class RowStatistics(eqx.Module):
     kept: Int[Array, " kept"]
     test: AbstractModel | None
     unseen: Int[Array, " test"]
+    attack: bool = eqx.field(static=True)
+    """Whether to attack by likelihoods: not where there is a classifier, whose probabilities are attacked."""
 
     def __call__(self, params: PyTree) -> dict[str, Float[Array, ""]]:
         found = {"removed": self.model.log_removed(params, self.removal)}
@@ -66,8 +68,10 @@ class RowStatistics(eqx.Module):
         found["kept"] = jnp.mean(kept)
         if self.test is not None:
             test = self.test.log_rows(params, self.unseen)
-            removed = self.model.log_rows(params, self.removal.rows)
-            found |= {"test": jnp.mean(test), "attack": member_share(kept, test, removed, self.removal.counted)}
+            found["test"] = jnp.mean(test)
+            if self.attack:
+                removed = self.model.log_rows(params, self.removal.rows)
+                found["attack"] = member_share(kept, test, removed, self.removal.counted)
         return found
 
 
@@ -182,31 +186,27 @@ class Comparison:
 
     def statistics(self) -> dict[str, dict[str, Float[np.ndarray, "chain draw"]]]:
         """Per draw: log-likelihoods and the membership attack, of every set of draws."""
-        unseen = jnp.zeros(0, jnp.int32) if self.test is None else spread_out(self.test.row_ids)
-        kept = spread_out(self.kept_model.row_ids)
         if isinstance(self.model, StoredLikelihoods):
             raise needs_density("the likelihood at other draws than the fit's")
-        looked = RowStatistics(self.model, self.removal, kept, self.test, unseen)
+        unseen = jnp.zeros(0, jnp.int32) if self.test is None else spread_out(self.test.row_ids)
+        kept = spread_out(self.kept_model.row_ids)
+        looked = RowStatistics(self.model, self.removal, kept, self.test, unseen, self.labels is None)
         elements = self.model.elements(len(kept) + len(unseen) + self.removal.rows.shape[0])
         return self.of_all("statistics", lambda _, sample: over_draws(looked, sample.draws, elements))
 
-    def part(self, name: str) -> PyTree:
-        """Data of kept, removed or test rows."""
-        if name == "test":
-            assert self.test is not None
-            ids, data = spread_out(self.test.row_ids), self.test.data
-        else:
-            ids = spread_out(self.kept_model.row_ids if name == "kept" else np.sort(self.removal.row_ids))
-            data = self.model.data
-        return jax.tree.map(lambda leaf: leaf[ids], data)
-
-    @property
-    def parts(self) -> list[str]:
-        return ["kept", "removed", *(["test"] if self.test is not None else [])]
+    @functools.cached_property
+    def parts(self) -> dict[str, PyTree]:
+        """Data of some kept, removed and test rows; these where there are any."""
+        ids = {"kept": self.kept_model.row_ids, "removed": np.sort(self.removal.row_ids)}
+        found = {name: (spread_out(rows), self.model.data) for name, rows in ids.items()}
+        if self.test is not None:
+            found["test"] = spread_out(self.test.row_ids), self.test.data
+        return {name: jax.tree.map(lambda leaf: leaf[rows], data) for name, (rows, data) in found.items()}  # noqa: B023
 
     def classes(self, part: str) -> Int[np.ndarray, " rows"]:
+        """Of the rows of a part."""
         assert self.labels is not None
-        return self.labels(self.part(part))
+        return self.labels(self.parts[part])
 
     def check_predictor(self, part: str) -> None:
         """Refuse labels and predictions that are none, from one draw, before any work starts."""
@@ -222,7 +222,7 @@ class Comparison:
 
     def predictions(self, part: str) -> dict[str, Float[np.ndarray, "draws rows outputs"]]:
         """Of every set of draws, at distinct effective ones of them; probabilities, where there are labels."""
-        rows = max(len(jax.tree.leaves(self.part(each))[0]) for each in self.parts)
+        rows = max(len(jax.tree.leaves(data)[0]) for data in self.parts.values())
         picks = self.picks(most_predicted(rows))
 
         def of(label: str, sample: Sample) -> Float[np.ndarray, "draws rows outputs"]:
@@ -232,7 +232,7 @@ class Comparison:
 
     def _predicted(self, params: PyTree, part: str) -> Float[np.ndarray, "draws rows outputs"]:
         assert self.predictor is not None
-        found = outputs(self.predictor, params, self.part(part))
+        found = outputs(self.predictor, params, self.parts[part])
         return found if self.labels is None else check_probabilities(found)
 
     def confidences(self, part: str) -> dict[str, Float[np.ndarray, "draws rows"]]:
