@@ -228,5 +228,12 @@ class InputFileError(PosteraseError, OSError):
         return f"{self.problem}\n  What to do: {self.advice}"
 
 
+class DatasetError(PosteraseError, OSError):
+    """Files of a data set that are not here and cannot be fetched, or are not the official ones."""
+
+    def __str__(self) -> str:
+        return f"{self.problem}\n  What to do: {self.advice}"
+
+
 class MissingExtraError(PosteraseError, ImportError):
     """An optional dependency that is not installed."""

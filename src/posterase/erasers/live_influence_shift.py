@@ -60,6 +60,8 @@ class LiveErased:
     """What was added to each chain in all, on the unconstrained scale: leaves `(chain, …)`."""
     last_term: Float[np.ndarray, "requests chain"]
     """Norm of the series' last term over that of its first: what more terms would still change; above 1 it diverges."""
+    refused: Int[np.ndarray, " chain"]
+    """Requests whose shift was refused, since the series diverged."""
     dropped: tuple[str, ...]
     """Sampler state that saw the removed rows and was made anew."""
     listed: tuple[str, ...]
@@ -95,6 +97,9 @@ class LiveInfluenceShift(eqx.Module):
         The paper's choices and their alternatives, as this file's docstring says.
     batch
         Rows that each Hessian-vector product sees. None: all that are present.
+    diverged_above
+        With a number, a request's shift is left out for a chain where the last term exceeds the first so many times, or
+        is not finite, and is counted as refused. None: a series whose last term is not below its first is an error.
     """
 
     order: int = eqx.field(default=32, static=True)
@@ -104,6 +109,7 @@ class LiveInfluenceShift(eqx.Module):
     step_size: Literal["fixed", "rescaled"] = eqx.field(default="fixed", static=True)
     shift: bool = eqx.field(default=True, static=True)
     batch: int | None = eqx.field(default=None, static=True)
+    diverged_above: Number | None = None
 
     def __check_init__(self) -> None:
         whole = isinstance(self.order, int) and isinstance(self.samples, int)
@@ -118,6 +124,8 @@ class LiveInfluenceShift(eqx.Module):
             raise InvalidOptionError(f"step_size is {self.step_size!r}.", "use 'fixed' or 'rescaled'.")
         if is_known(self.scale) and not 0 < float(self.scale) < float("inf"):
             raise InvalidOptionError(f"scale is {self.scale!r}.", "use a positive number.")
+        if self.diverged_above is not None and is_known(self.diverged_above) and not float(self.diverged_above) > 0:
+            raise InvalidOptionError(f"diverged_above is {self.diverged_above!r}.", "use a positive number, or None.")
 
     def __call__(
         self,
@@ -145,12 +153,16 @@ class LiveInfluenceShift(eqx.Module):
             if report is not None:
                 report(min(done + piece, total), total)
         last_term = np.concatenate(last_terms)
-        _check_converged(last_term, (state.diverged - begun - 1) // (self.samples * (self.order + 1)))
+        refused = np.zeros(last_term.shape[1], int)
+        if self.diverged_above is None:
+            _check_converged(last_term, (state.diverged - begun - 1) // (self.samples * (self.order + 1)))
+        else:
+            refused = (~(last_term <= float(self.diverged_above))).sum(axis=0)
         check_diverged(state)
         listed = ["shift and last_term of this result, which are made from the removed rows' gradients"]
         if self.step_size == "fixed":
             listed.append(f"step sizes chosen for {before} rows")
-        return LiveErased(model, live, state, shift, last_term, dropped=("velocity",), listed=tuple(listed))
+        return LiveErased(model, live, state, shift, last_term, refused, dropped=("velocity",), listed=tuple(listed))
 
 
 def _stack(
@@ -243,6 +255,9 @@ def _request(
     def chain(state: State) -> tuple[State, PyTree, Float[Array, ""]]:
         if eraser.shift:
             state, shift, last_term = influence(state)
+            if eraser.diverged_above is not None:
+                fine = last_term <= eraser.diverged_above
+                shift = jax.tree.map(lambda leaf: jnp.where(fine, leaf, 0), shift)
         else:
             state, _ = jax.lax.scan(step, state, length=eraser.samples * (eraser.order + 1))
             shift, last_term = jax.tree.map(jnp.zeros_like, state.theta), jnp.zeros(())

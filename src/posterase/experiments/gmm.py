@@ -18,7 +18,6 @@ are matched to the target's by assignment, since a mixture does not number its c
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -31,6 +30,7 @@ from scipy.optimize import linear_sum_assignment
 
 from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveErased, LiveInfluenceShift
+from posterase.experiments.clock import Clock, Report, named
 from posterase.model import Model
 from posterase.sampling.sample import Sampled, sample, start
 from posterase.sampling.sampler import Sampler
@@ -40,7 +40,6 @@ from posterase.sampling.sgld import SGLD
 
 SamplerName = Literal["sgld", "sghmc"]
 SAMPLERS: tuple[SamplerName, ...] = ("sgld", "sghmc")
-Report = Callable[[str, int, int], None]
 PIECE = 10
 """Draws a compiled piece of a run: one size, so that all runs share one compilation."""
 
@@ -206,14 +205,14 @@ def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     sampler = make_sampler(settings, model.n_rows)
     retrainer = make_sampler(settings, model.n_rows if settings.retrain_step == "full N" else kept.n_rows)
 
-    original = _train(keys[0], settings, model, sampler, initial, _named(report, "training"))
-    target = _train(keys[1], settings, kept, retrainer, initial, _named(report, "retraining"))
-    retraining = Clock(_named(report, "retraining again, for the floor"))
+    original = _train(keys[0], settings, model, sampler, initial, named(report, "training"))
+    target = _train(keys[1], settings, kept, retrainer, initial, named(report, "retraining"))
+    retraining = Clock(named(report, "retraining again, for the floor"))
     floor = _train(keys[2], settings, kept, retrainer, initial, retraining)
 
     erase = make_eraser(settings)
     batches = points.removed.reshape(-1, settings.request_rows)
-    erasing = Clock(_named(report, "erasing, request by request"))
+    erasing = Clock(named(report, "erasing, request by request"))
     erased = erase(model, sampler, original.state, batches, report=erasing)
     draws = {
         "original": original.draws,
@@ -223,7 +222,7 @@ def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     }
     if settings.ablation:
         steps_alone = dataclasses.replace(erase, shift=False)
-        heard = _named(report, "the sampler's steps alone")
+        heard = named(report, "the sampler's steps alone")
         alone = steps_alone(model, sampler, original.state, batches, report=heard)
         draws["sampler's steps alone, then sampled on"] = _sample_on(settings, alone)
     draws["floor"] = floor.draws
@@ -270,23 +269,6 @@ def compare(name: str, draws: Draws, target: Draws) -> Comparison:
     )
 
 
-class Clock:
-    """Passes reports on, and remembers when they came."""
-
-    def __init__(self, report: Callable[[int, int], None]):
-        self.report = report
-        self.times: list[tuple[int, float]] = []
-
-    def __call__(self, done: int, total: int) -> None:
-        self.times.append((done, time.perf_counter()))
-        self.report(done, total)
-
-    def seconds(self) -> float:
-        """Median seconds of one unit of work; the first piece, which may compile, does not count."""
-        pieces = zip(self.times[1:], self.times[:-1], strict=True)
-        return float(np.median([(now - then) / (done - before) for (done, now), (before, then) in pieces]))
-
-
 def _train(
     key: Array,
     settings: Settings,
@@ -305,7 +287,3 @@ def _train(
 def _sample_on(settings: Settings, erased: LiveErased) -> Draws:
     """Draws of the live chains after the requests, on the kept points: more training, and it counts as such."""
     return sample(erased.model, erased.sampler, erased.state, settings.draws, thin=settings.thin, piece=PIECE).draws
-
-
-def _named(report: Report, title: str) -> Callable[[int, int], None]:
-    return lambda done, total: report(title, done, total)

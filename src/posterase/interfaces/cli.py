@@ -18,6 +18,7 @@ import posterase
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError, RowsError
 from posterase.extras import need
 from posterase.files import check_writable, make_folder, written_whole
+from posterase.interfaces.data_commands import data
 
 BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
 
@@ -108,6 +109,7 @@ def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) ->
 
 bench = typer.Typer(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+app.add_typer(data, name="data")
 
 
 @bench.command("posteriors")

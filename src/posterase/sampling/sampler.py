@@ -6,6 +6,8 @@ random numbers come from the chain's key and t alone, so a run that is cut and r
 In a first phase without noise (Zhang et al. 2020, Appendix D of the paper) the chain climbs: with momentum m,
 
     v ← m v + η g,    θ ← θ + v,          η fixed
+
+The schedule of step sizes begins when sampling does: its t = 1 is the first step after that phase.
 """
 
 from __future__ import annotations
@@ -107,10 +109,14 @@ class Sampler(eqx.Module):
 
     def fresh_velocity(self, key: Key[Array, ""], theta: PyTree, t: Int[Array, ""]) -> PyTree:
         """A velocity for step t that has seen no data: none while the chain climbs, else as sampling starts."""
-        drawn = self.start_velocity(streams(key, t).velocity, theta, self.schedule(t))
+        drawn = self.start_velocity(streams(key, t).velocity, theta, self.step_size(t))
         if self.noise_free is None:
             return drawn
         return _where(t <= self.noise_free.steps, jax.tree.map(jnp.zeros_like, drawn), drawn)
+
+    def step_size(self, t: Int[Array, ""]) -> Float[Array, ""]:
+        """η at step t of a chain; the schedule's own count begins after a phase without noise."""
+        return self.schedule(t if self.noise_free is None else jnp.maximum(t - self.noise_free.steps, 1))
 
     def rescaled(self: S, factor: Number) -> S:
         """The same sampler with all its step sizes times a factor."""
@@ -124,7 +130,7 @@ class Sampler(eqx.Module):
         t = state.step + 1
         keys = streams(state.key, t)
         ascent = gradient(keys.batch, model, state.theta, rows, self.batch)
-        step_size = self.schedule(t)
+        step_size = self.step_size(t)
         velocity = state.velocity
         if self.noise_free is not None:
             # The velocity that SGHMC samples with is drawn when sampling starts; momentum from before is dropped.

@@ -1,0 +1,285 @@
+"""ContinueUnfinished: for chains that have not converged, as a network's never have. Only the removal moves them.
+
+A chain of SG-MCMC on a network is stopped long before it is stationary: going on with it on the kept rows trains it
+further, which moves it more than the removal does. What a refit would have given is not the kept posterior but the end
+of the same recipe on other rows. To first order that end can be had from the chain's own: write the recipe as a flow
+θ̇ = ∇full(θ), of which the refit runs θ̇ = ∇kept(θ). The difference δ of the two obeys
+
+    δ̇ = −H δ − ∇removed(θ),    δ(0) = 0,        H = −∇² kept
+
+with the push −∇removed taken along the way. With both frozen at the chain's end θ₀ it is the flow, from θ₀, of
+
+    θ̇ = ∇kept(θ) − ∇full(θ₀)  =  [∇kept(θ) − ∇kept(θ₀)] − ∇removed(θ₀)                                    (corrected)
+
+the kept gradient with the drift that the chain has at its end taken off. It climbs kept(θ) − ∇full(θ₀)·θ, whose top is
+the Newton shift of the paper's Eq. 1 and its higher orders; and stopped after a time T it leaves directions of small
+curvature alone (those with λT ≪ 1), as the recipe itself, which ran no longer, leaves them. No Hessian is inverted, so
+that none needs to be definite.
+
+Steps are stochastic with variance reduced (Johnson & Zhang 2013): a batch of kept rows is evaluated at θ and at θ₀, and
+the difference of the two gradients vanishes with θ − θ₀. A step costs two gradients of a batch; no pass over the kept
+rows is made at all.
+
+It stops by itself. After every round the corrected objective is looked at on control rows: where it rises no more
+(less than `tolerance` of its whole rise a round), or the budget is spent, the chain is done. A round that ends in
+numbers that are not finite, with a lower objective, or with a loss on the kept rows beyond `loss_limit` times the one
+before the erasure, is refused: the chain goes back to where the round began and on with half the step size.
+
+For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `Continue` there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
+
+from posterase.checks import whole_number
+from posterase.draws import Draws
+from posterase.erasers.eraser import Erased, Eraser, Result, replaced
+from posterase.erasers.evidence import Evidence
+from posterase.errors import InvalidOptionError
+from posterase.model import AbstractModel, Model, Removal, RemovedLogLikelihood
+from posterase.numerics.cost import Cost
+from posterase.numerics.densities import batch_size
+from posterase.numerics.weights import parameter_ess
+from posterase.precision import Number, is_known, numbers_as_arrays
+from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
+
+UNMEASURED = "how near the result is to a refit is not measured"
+
+
+@dataclasses.dataclass(frozen=True)
+class UnfinishedDiagnostics:
+    """What every draw's chain did, in the order of the draws."""
+
+    steps: Int[np.ndarray, " draws"]
+    """Steps that were kept."""
+    refused: Int[np.ndarray, " draws"]
+    """Rounds that were taken back."""
+    settled: Bool[np.ndarray, " draws"]
+    """Whether the objective had stopped rising before the budget was spent."""
+    rise: Float[np.ndarray, " draws"]
+    """Of the corrected objective on the control rows, in nats."""
+    loss: Float[np.ndarray, "draws two"]
+    """Mean −log p of the control rows, before and after."""
+
+    @property
+    def brief(self) -> str:
+        """What there is to say."""
+        return f"{int(np.median(self.steps))} steps, {int(self.settled.sum())} of {len(self.settled)} settled"
+
+    def __str__(self) -> str:
+        return (
+            f"{int(np.median(self.steps))} corrected steps (median); {int(self.settled.sum())} of {len(self.settled)} "
+            f"chains settled within the budget; {int(self.refused.sum())} rounds refused; loss on kept rows "
+            f"{self.loss[:, 0].mean():.4g} → {self.loss[:, 1].mean():.4g}; {UNMEASURED}"
+        )
+
+
+class ContinueUnfinished(Eraser):
+    """Corrected steps on the kept rows, from chains that have not converged.
+
+    Parameters
+    ----------
+    steps
+        The most steps a chain takes: the budget. Each costs two gradients of a batch.
+    rate
+        Step sizes are rate/N′, N′ the kept rows; they fall to zero along the budget as a cosine does.
+    momentum
+        Share of the last step that the next one repeats.
+    batch
+        Rows a step.
+    every
+        Steps a round.
+    control
+        Kept rows that the objective is looked at on, after every round.
+    tolerance
+        A chain is done where a round brings less than this share of the whole rise.
+    loss_limit
+        A round is refused where the loss on the kept control rows exceeds this many times the one before the erasure.
+    """
+
+    steps: int = eqx.field(static=True)
+    rate: Number = 0.01
+    momentum: Number = 0.9
+    batch: int = eqx.field(default=128, static=True)
+    every: int = eqx.field(default=25, static=True)
+    control: int = eqx.field(default=512, static=True)
+    tolerance: Number = 0.01
+    loss_limit: Number = 1.5
+
+    def __check_init__(self) -> None:
+        for name in ("steps", "batch", "every", "control"):
+            whole_number(name, getattr(self, name), 1)
+        if not is_known(self.rate, self.momentum, self.tolerance, self.loss_limit):
+            return
+        if not (0 < float(self.rate) < float("inf") and 0 <= float(self.momentum) < 1):
+            raise InvalidOptionError(
+                f"rate is {self.rate}, momentum is {self.momentum}.",
+                "use a positive rate, and a momentum of at least 0 and below 1.",
+            )
+        if not (float(self.tolerance) >= 0 and float(self.loss_limit) > 1):
+            raise InvalidOptionError(
+                f"tolerance is {self.tolerance}, loss_limit is {self.loss_limit}.",
+                "use a tolerance of at least 0 and a loss_limit above 1.",
+            )
+
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        kept = model.without(removal)
+        check_batch(kept, self.batch)
+        flat = jax.vmap(model.unconstrain)(draws.flat())
+        n = draws.n_chains * draws.n_draws
+        size = batch_size(2 * kept.elements(self.batch), n)
+        pieces = []
+        for at in range(0, n, size):
+            thetas = jax.tree.map(lambda leaf: leaf[at : at + size], flat)  # noqa: B023
+            keys = jax.vmap(lambda chain: jax.random.fold_in(key, chain))(jnp.arange(at, min(at + size, n)))
+            pieces.append(_continue(numbers_as_arrays(self), model, kept, removal, keys, thetas))
+        chains = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
+        params = jax.vmap(model.constrain)(chains.theta)
+        params = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), params, draws.params)
+        returned = replaced(draws, params, draws.log_weights, "the corrected steps")
+        return self._erased(returned, chains, model, kept, removal)
+
+    def _erased(
+        self, draws: Draws, chains: Chain, model: AbstractModel, kept: AbstractModel, removal: Removal
+    ) -> Erased:
+        rounds, refused = np.asarray(chains.rounds), np.asarray(chains.refused)
+        diagnostics = UnfinishedDiagnostics(
+            steps=self.every * (rounds - refused),
+            refused=refused,
+            settled=np.asarray(chains.settled),
+            rise=np.asarray(chains.rise, float),
+            loss=np.stack([np.asarray(chains.first_loss, float), np.asarray(chains.loss, float)], axis=1),
+        )
+        rows = kept.n_rows
+        control = min(self.control, rows)
+        gradients = 2 * self.every * rounds.sum() * self.batch + len(rounds) * (removal.n_rows + control)
+        cost = Cost(
+            gradients=float(gradients) / rows,
+            densities=float(rounds.sum() + len(rounds)) * control / rows,
+            sequential=int(rounds.max()) * self.every,
+        )
+        evidence = Evidence(
+            ess=parameter_ess(draws),
+            cost=cost,
+            flaw=UNMEASURED,
+            advice="compare it with refits (posterase.match).",
+        )
+        moved = bool((diagnostics.steps > 0).all())
+        reason = f"{UNMEASURED}." if moved else "every round of some chain was refused: it stands where it stood."
+        return Erased(draws, Result(moved, reason, "" if moved else "use a smaller rate."), diagnostics, evidence)
+
+
+class Chain(NamedTuple):
+    """A chain between two rounds; of the objective, what the control rows say."""
+
+    theta: PyTree
+    velocity: PyTree
+    key: Key[Array, ""]
+    scale: Float[Array, ""]
+    """Of the step size: halved after every refusal."""
+    rise: Float[Array, ""]
+    first_loss: Float[Array, ""]
+    loss: Float[Array, ""]
+    rounds: Int[Array, ""]
+    refused: Int[Array, ""]
+    settled: Bool[Array, ""]
+
+
+@eqx.filter_jit
+def _continue(
+    eraser: ContinueUnfinished,
+    model: AbstractModel,
+    kept: AbstractModel,
+    removal: Removal,
+    keys: Key[Array, " chain"],
+    thetas: PyTree,
+) -> Chain:
+    rows = rows_of(kept.present)
+    assert isinstance(kept, Model)
+    return jax.vmap(lambda key, theta: _one(eraser, model, kept, rows, removal, key, theta))(keys, thetas)
+
+
+def _one(
+    eraser: ContinueUnfinished,
+    model: AbstractModel,
+    kept: Model,
+    rows: Rows,
+    removal: Removal,
+    key: Key[Array, ""],
+    origin: PyTree,
+) -> Chain:
+    """One chain's erasure; all densities are log densities, so that it climbs."""
+    for_control, for_steps = jax.random.split(key)
+    push = jax.grad(RemovedLogLikelihood(model, removal))(origin)
+    ids = draw(for_control, rows, eraser.control)
+    control = BatchDensity(kept, ids, rows.n)
+    level, slope = jax.value_and_grad(control)(origin)
+    drift = jax.tree.map(jnp.add, slope, push)
+    some = jax.tree.map(lambda leaf: leaf[ids], kept.data)
+
+    def rise_and_loss(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """The corrected objective over its start, and the loss, on the control rows."""
+        params = kept.constrain(theta)
+        values = kept.log_likelihood(params, some)
+        prior = kept.log_prior(params) + kept.log_det_jacobian(theta)
+        value = prior + rows.n / eraser.control * values.sum()
+        linear = _inner(drift, jax.tree.map(jnp.subtract, theta, origin))
+        return value - level - linear, -values.mean()
+
+    budget = -(-eraser.steps // eraser.every)
+
+    def step(carry: tuple[PyTree, PyTree], at: tuple[Key[Array, ""], Float[Array, ""]]) -> tuple[Any, None]:
+        theta, velocity = carry
+        key, step_size = at
+        batch = BatchDensity(kept, draw(key, rows, eraser.batch), rows.n)
+        both = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
+        ascent = jax.tree.map(lambda pair, pushed: pair[0] - pair[1] - pushed, both, push)
+        velocity = jax.tree.map(lambda v, g: (eraser.momentum * v + step_size * g).astype(v.dtype), velocity, ascent)
+        return (jax.tree.map(jnp.add, theta, velocity), velocity), None
+
+    def round_(chain: Chain) -> Chain:
+        at = chain.rounds * eraser.every + jnp.arange(eraser.every)
+        falling = 0.5 * (1 + jnp.cos(jnp.pi * at / (budget * eraser.every)))
+        step_sizes = chain.scale * falling * eraser.rate / rows.n
+        keys = jax.random.split(jax.random.fold_in(chain.key, chain.rounds), eraser.every)
+        (theta, velocity), _ = jax.lax.scan(step, (chain.theta, chain.velocity), (keys, step_sizes))
+        rise, loss = rise_and_loss(theta)
+        good = jnp.isfinite(rise) & (rise >= chain.rise) & (loss <= eraser.loss_limit * chain.first_loss)
+        gain = rise - chain.rise
+        after = Chain(
+            theta=theta,
+            velocity=velocity,
+            key=chain.key,
+            scale=chain.scale,
+            rise=rise,
+            first_loss=chain.first_loss,
+            loss=loss,
+            rounds=chain.rounds + 1,
+            refused=chain.refused,
+            settled=gain < eraser.tolerance * rise,
+        )
+        back = chain._replace(
+            velocity=jax.tree.map(jnp.zeros_like, chain.velocity),
+            scale=chain.scale / 2,
+            rounds=chain.rounds + 1,
+            refused=chain.refused + 1,
+        )
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), after, back)
+
+    rise, loss = rise_and_loss(origin)
+    zero = jnp.zeros((), jnp.int32)
+    velocity = jax.tree.map(jnp.zeros_like, origin)
+    begun = Chain(origin, velocity, for_steps, jnp.ones(()), rise, loss, loss, zero, zero, jnp.zeros((), bool))
+    return jax.lax.while_loop(lambda chain: ~chain.settled & (chain.rounds < budget), round_, begun)
+
+
+def _inner(one: PyTree, other: PyTree) -> Float[Array, ""]:
+    return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))  # type: ignore[return-value]

@@ -1,0 +1,522 @@
+"""The paper's Bayesian neural networks (Section 5.2, Appendix D): thousands of rows of one class are erased.
+
+A network is trained on another data set, then by SG-MCMC on all rows S, without noise at first. Rows S′ of one class
+are erased, 64 at a time, in several ways, and each is compared with networks that were trained on the kept rows from
+the same pre-trained start. Chains are repeats: each has a pre-trained start of its own, and all run side by side.
+
+    retrain                 the recipe on the kept rows: what every method is to reach
+    floor                   the same with another seed of the sampler: how far apart two such are
+    origin                  nothing done
+    fine-tuning             1,000 steps of the sampler on the kept rows a request; the paper calls it IS
+    paper                   its Algorithm 1 along the live chain
+    steps alone             the sampler's steps that the paper's method takes in between, without its shift
+    importance sampling     draws of the chain weighted by one over the removed rows' likelihood
+    corrected               ours: corrected continuation (`posterase.erasers.unfinished`), all rows in one request
+
+Step sizes are 0.01/N while there is no noise, then 0.01 · t^−0.5005 / N with t counted from the first step with noise;
+N is the number of rows trained on, so that retraining has N′ there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree, UInt8
+
+from posterase.draws import Draws
+from posterase.erasers.live_influence_shift import LiveInfluenceShift
+from posterase.erasers.reweight import Reweight
+from posterase.erasers.unfinished import ContinueUnfinished
+from posterase.experiments import datasets, networks
+from posterase.experiments.clock import Clock, Report, named
+from posterase.experiments.stages import Stage, Stages
+from posterase.model import Model
+from posterase.sampling.sample import sample, start
+from posterase.sampling.sampler import NoiseFree, Sampler, State
+from posterase.sampling.schedules import Polynomial
+from posterase.sampling.sghmc import SGHMC
+from posterase.sampling.sgld import SGLD
+
+SamplerName = Literal["sgld", "sghmc"]
+METHODS = (
+    "retrain",
+    "floor",
+    "origin",
+    "fine-tuning",
+    "paper",
+    "steps alone",
+    "importance sampling",
+    "corrected",
+)
+PIECE = 500
+"""Steps that are run between two reports of progress; one size, so that all runs of a model share one compilation."""
+PANELS = 4
+"""Looks at the case study's images while rows are removed: before, after a third, two thirds and all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Every number of one block; the defaults are the paper's for Fashion-MNIST."""
+
+    dataset: str = "fashion-mnist"
+    sampler: SamplerName = "sgld"
+    removed: int = 4000
+    removed_class: int = 0
+    seed: int = 0
+    chains: int = 5
+    retrainings: int = 2
+    """Trainings on the kept rows from every pre-trained start: the target, and others for the floor."""
+    rows: int | None = None
+    """Training rows that are used, and as many for pre-training. None: all."""
+    test_rows: int | None = None
+    network: Literal["lenet", "cifar", "digits"] = "lenet"
+    precision: networks.Precision = "float32"
+    prior_sd: float = 0.1
+    batch: int = 128
+    pretraining: str | None = "mnist"
+    pretraining_steps: int = 2000
+    pretraining_rate: float = 0.1
+    pretraining_prior: bool = False
+    """Whether the prior is there while pre-training; the paper's pre-trained networks are not Bayesian."""
+    steps: int = 10_000
+    noise_free_steps: int = 1000
+    rate: float = 0.01
+    decay: float = 0.5005
+    momentum: float = 0.9
+    """Of pre-training and of the phase without noise."""
+    friction: float = 0.9
+    request_rows: int = 64
+    order: int = 64
+    scale: float = 0.05
+    hvp_batch: int = 128
+    diverged_above: float = 10.0
+    """A request's shift is refused for a chain where the series' last term exceeds its first so many times."""
+    fine_tuning_steps: int = 1000
+    draws: int = 100
+    """Consecutive states of a chain, for ε̂ and importance sampling."""
+    corrected_share: float = 0.05
+    """Budget of the corrected continuation, in gradients, as a share of one retraining."""
+    corrected_rate: float = 0.003
+    corrected_momentum: float = 0.9
+    case_study: tuple[int, ...] = ()
+    """Test images whose class probabilities are shown as removal goes on."""
+
+    @property
+    def title(self) -> str:
+        """In words, for people."""
+        return f"{TITLES[self.dataset]} + {self.sampler.upper()}, {self.removed:,} rows removed"
+
+    @property
+    def name(self) -> str:
+        """For files."""
+        return f"{self.dataset}-{self.sampler}-{self.removed}"
+
+
+TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
+
+PAPER: dict[str, tuple[Settings, tuple[int, int]]] = {
+    "fashion-mnist": (Settings(), (4000, 6000)),
+    "cifar10": (
+        Settings(
+            dataset="cifar10",
+            network="cifar",
+            pretraining="cifar100",
+            pretraining_steps=10_000,
+            steps=20_000,
+            noise_free_steps=5000,
+            scale=0.08,
+            case_study=(4217, 6872, 7349, 492),
+        ),
+        (3000, 5000),
+    ),
+    "digits": (
+        Settings(
+            dataset="digits",
+            network="digits",
+            pretraining=None,
+            steps=1000,
+            noise_free_steps=400,
+            batch=64,
+            hvp_batch=64,
+            request_rows=16,
+            order=16,
+            fine_tuning_steps=50,
+            draws=30,
+            case_study=(0, 1),
+        ),
+        (64, 128),
+    ),
+}
+"""Each data set's settings, and the two numbers of rows that are removed."""
+
+
+def blocks(dataset: str, *, quick: bool = False, **changes: Any) -> list[Settings]:
+    """The four blocks of a data set: two samplers, two sizes. `quick`: a tenth of everything."""
+    base, sizes = PAPER[dataset]
+    base = dataclasses.replace(base, **changes)
+    made = [dataclasses.replace(base, sampler=sampler, removed=size) for sampler in ("sgld", "sghmc") for size in sizes]
+    return [a_tenth(each) for each in made] if quick else made
+
+
+def a_tenth(settings: Settings) -> Settings:
+    """A tenth of rows, steps and removed rows, for a look on a CPU; figures differ from the paper's then."""
+    rows = {"cifar10": 5000}.get(settings.dataset, 6000)
+    return dataclasses.replace(
+        settings,
+        rows=rows,
+        test_rows=1000,
+        removed=settings.removed // 10,
+        pretraining_steps=settings.pretraining_steps // 10,
+        steps=settings.steps // 10,
+        noise_free_steps=settings.noise_free_steps // 10,
+        fine_tuning_steps=settings.fine_tuning_steps // 10,
+        draws=30,
+        case_study=tuple(image % 1000 for image in settings.case_study),
+    )
+
+
+class Problem(NamedTuple):
+    """Data, network and removal of a block."""
+
+    settings: Settings
+    network: networks.Network
+    model: Model
+    """Of all rows."""
+    kept: Model
+    test: dict[str, Array]
+    removed: Int[np.ndarray, " removed"]
+    """Ids in the order in which they are asked to be removed."""
+    requests: list[Int[np.ndarray, " rows"]]
+    classes: tuple[str, ...]
+
+
+class Arm(NamedTuple):
+    """Chains after a method, with what to go on with."""
+
+    state: State
+    model: Model
+    sampler: Sampler
+    notes: dict[str, Any]
+    """Seconds and what else the method says, as JSON has it."""
+
+
+# --- data
+
+
+def make_network(settings: Settings, classes: int = 10) -> networks.Network:
+    """The data set's network."""
+    makers = {"lenet": networks.lenet, "cifar": networks.cifar_network, "digits": networks.digits_network}
+    return makers[settings.network](classes, precision=settings.precision)
+
+
+def prepare(settings: Settings, folder: Path | None = None) -> Problem:
+    """Load the data and choose the rows that are removed."""
+    loaded = datasets.load(settings.dataset, folder)
+    assert loaded.test is not None
+    network = make_network(settings)
+    size = network.image[0]  # type: ignore[attr-defined]
+    train = as_rows(loaded.train, settings.rows, size)
+    model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), train)
+    of_class = np.flatnonzero(np.asarray(train["y"]) == settings.removed_class)
+    chosen = np.random.default_rng(settings.seed).permutation(of_class)[: settings.removed]
+    removal = model.removal(chosen)
+    requests = np.split(chosen, range(settings.request_rows, len(chosen), settings.request_rows))
+    test = {name: jnp.asarray(leaf) for name, leaf in as_rows(loaded.test, settings.test_rows, size).items()}
+    return Problem(settings, network, model, model.without(removal), test, chosen, requests, loaded.classes)
+
+
+def as_rows(images: datasets.Images, rows: int | None, size: int) -> dict[str, UInt8[np.ndarray, "..."] | Array]:
+    """Images and classes as a model's data; the first `rows` of them."""
+    return {"x": datasets.resized(images.x[:rows], size), "y": images.y[:rows].astype(np.int32)}
+
+
+# --- the recipe
+
+
+def make_sampler(settings: Settings, n_rows: int) -> Sampler:
+    """The paper's sampler, for so many rows."""
+    schedule = Polynomial(settings.rate / n_rows, 0.0, settings.decay)
+    climb = NoiseFree(settings.noise_free_steps, settings.rate / n_rows, settings.momentum)
+    if settings.sampler == "sgld":
+        return SGLD(schedule, batch=settings.batch, noise_free=climb)
+    return SGHMC(schedule, friction=settings.friction, batch=settings.batch, noise_free=climb)
+
+
+def advance(model: Model, sampler: Sampler, state: State, steps: int, report: Callable[[int, int], None]) -> State:
+    """So many steps of every chain; of the states in between none is kept."""
+    done = 0
+    while done < steps:
+        piece = min(PIECE, steps - done)
+        state = sample(model, sampler, state, 1, thin=piece).state
+        jax.block_until_ready(state.theta)
+        done += piece
+        report(done, steps)
+    return state
+
+
+def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
+    """Starts of all chains: networks trained on another data set, each from its own initial weights."""
+    for_init, for_steps, for_last = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), 0), 3)
+    fresh = jax.vmap(make_network(settings).init)(jax.random.split(for_last, settings.chains))
+    if settings.pretraining is None:
+        return fresh
+    loaded = datasets.load(settings.pretraining, folder, test=False)
+    classes = int(loaded.train.y.max()) + 1
+    network = make_network(settings, classes)
+    train = as_rows(loaded.train, settings.rows, network.image[0])  # type: ignore[attr-defined]
+    prior = networks.LogPrior(settings.prior_sd if settings.pretraining_prior else float("inf"))
+    model = Model(prior, networks.LogLikelihood(network), train)
+    climb = NoiseFree(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
+    sampler = SGLD(Polynomial(1.0 / model.n_rows), batch=settings.batch, noise_free=climb)
+    initial = jax.vmap(network.init)(jax.random.split(for_init, settings.chains))
+    state = start(for_steps, model, sampler, initial)
+    trained = advance(model, sampler, state, settings.pretraining_steps, named(report, "pre-training")).theta
+    if classes == 10:
+        return trained
+    last = list(trained)[-1]  # another number of classes: the last layer is new
+    return {**trained, last: fresh[last]}
+
+
+def train(problem: Problem, model: Model, initial: PyTree, seed: int, clock: Clock) -> Arm:
+    """The whole recipe on a model's rows."""
+    settings = problem.settings
+    sampler = make_sampler(settings, model.n_rows)
+    key = jax.random.fold_in(jax.random.key(settings.seed), seed)
+    state = advance(model, sampler, start(key, model, sampler, initial), settings.steps, clock)
+    return Arm(state, model, sampler, {"seconds": settings.steps * clock.seconds()})
+
+
+# --- the methods
+
+
+def fine_tune(problem: Problem, origin: Arm, clock: Clock) -> Arm:
+    """The paper's baseline: at each request, steps of the sampler on the rows that are left."""
+    settings, (state, model, sampler, _) = problem.settings, origin
+    for done, rows in enumerate(problem.requests, 1):
+        before = model.n_rows
+        model = model.without(model.removal(rows))
+        sampler = sampler.rescaled(before / model.n_rows)
+        state = sample(model, sampler, state, 1, thin=settings.fine_tuning_steps).state
+        jax.block_until_ready(state.theta)
+        clock(done, len(problem.requests))
+    return Arm(state, model, sampler, {"seconds": clock.seconds(), "requests": len(problem.requests)})
+
+
+def paper(problem: Problem, origin: Arm, clock: Clock, *, shift: bool) -> Arm:
+    """The paper's method along the live chain, or the sampler's steps in it alone."""
+    settings = problem.settings
+    erase = LiveInfluenceShift(
+        order=settings.order,
+        scale=settings.scale,
+        batch=settings.hvp_batch,
+        along="full",
+        step_size="rescaled",
+        shift=shift,
+        diverged_above=settings.diverged_above,
+    )
+    state, model, sampler, _ = origin
+    total, panels, refused, terms, done = len(problem.requests), [_looks(problem, state)], 0, [], 0
+    for part in np.array_split(np.arange(total), PANELS - 1):
+        asked = [problem.requests[at] for at in part]
+        erased = erase(model, sampler, state, asked, report=lambda d, _: clock(done + d, total))  # noqa: B023
+        state, model, sampler = erased.state, erased.model, erased.sampler
+        terms.append(erased.last_term)
+        refused += int(erased.refused.sum())
+        done += len(asked)
+        panels.append(_looks(problem, state))
+    last = np.concatenate(terms)
+    notes = {
+        "seconds": clock.seconds(),
+        "requests": total,
+        "last_term": {"median": float(np.nanmedian(last)), "largest": float(np.nanmax(last))} if shift else None,
+        "refused_shifts": refused,
+        "panels": np.stack(panels, axis=1).tolist(),
+    }
+    return Arm(state, model, sampler, notes)
+
+
+def correct(problem: Problem, origin: Arm) -> Arm:
+    """Ours: corrected continuation, all rows in one request."""
+    settings = problem.settings
+    eraser = corrected_eraser(settings)
+    draws = Draws(jax.tree.map(lambda leaf: leaf[:, None], origin.state.theta))
+    key = jax.random.fold_in(jax.random.key(settings.seed), 99)
+    removal = problem.model.removal(problem.removed)
+
+    def run() -> tuple[Any, float]:
+        begun = time.perf_counter()
+        erased = eraser(key, problem.model, draws, removal)
+        jax.block_until_ready(jax.tree.leaves(erased.draws.params))
+        return erased, time.perf_counter() - begun
+
+    run()  # compiles
+    erased, seconds = run()
+    told = erased.diagnostics
+    steps, batch = settings.steps, settings.batch
+    retraining = settings.chains * steps * batch / problem.kept.n_rows
+    notes = {
+        "seconds": seconds,
+        "requests": 1,
+        "steps": told.steps.tolist(),
+        "refused_rounds": told.refused.tolist(),
+        "settled": told.settled.tolist(),
+        "share_of_retraining": erased.evidence.cost.evaluations / retraining,
+    }
+    if settings.case_study:
+        panels = [_looks(problem, origin.state)]
+        for share in range(1, PANELS - 1):
+            some = problem.model.removal(problem.removed[: share * len(problem.removed) // (PANELS - 1)])
+            part = eraser(key, problem.model, draws, some).draws
+            panels.append(_looks(problem, origin.state._replace(theta=_only(part))))
+        panels.append(_looks(problem, origin.state._replace(theta=_only(erased.draws))))
+        notes["panels"] = np.stack(panels, axis=1).tolist()
+    return _after(problem, origin.state._replace(theta=_only(erased.draws)), notes)
+
+
+def corrected_eraser(settings: Settings) -> ContinueUnfinished:
+    """With the budget that the settings give it: every step costs two gradients, and the removed rows one pass."""
+    gradients = settings.corrected_share * settings.steps
+    return ContinueUnfinished(
+        steps=max(1, int(gradients / 2)),
+        rate=settings.corrected_rate,
+        momentum=settings.corrected_momentum,
+        batch=settings.batch,
+    )
+
+
+def importance_sample(problem: Problem, origin: Arm) -> Arm:
+    """True importance sampling: consecutive states of each chain, one drawn by the weights of `Reweight`."""
+    settings = problem.settings
+    sampled = sample(origin.model, origin.sampler, origin.state, settings.draws)
+    removal = problem.model.removal(problem.removed)
+    begun = time.perf_counter()
+    picked, k_hats, sizes = [], [], []
+    for chain in range(settings.chains):
+        own = Draws(jax.tree.map(lambda leaf: leaf[chain : chain + 1], sampled.draws.params))  # noqa: B023
+        erased = Reweight()(0, problem.model, own, removal)
+        weights = np.asarray(erased.draws.weights, float).ravel()
+        at = np.random.default_rng([settings.seed, chain]).choice(len(weights), p=weights / weights.sum())
+        picked.append(jax.tree.map(lambda leaf: leaf[chain, at], sampled.draws.params))  # noqa: B023
+        k_hats.append(float(erased.evidence.pareto_k or np.nan))
+        sizes.append(float(1 / np.sum((weights / weights.sum()) ** 2)))
+    theta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picked)
+    notes = {"seconds": time.perf_counter() - begun, "requests": 1, "k_hat": k_hats, "ess": sizes}
+    return _after(problem, origin.state._replace(theta=theta), notes)
+
+
+def _only(draws: Draws) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[:, 0], draws.params)
+
+
+def _after(problem: Problem, state: State, notes: dict[str, Any]) -> Arm:
+    """Chains that go on sampling the kept rows; their velocities are drawn anew."""
+    sampler = make_sampler(problem.settings, problem.kept.n_rows)
+    velocity = jax.vmap(sampler.fresh_velocity)(state.key, state.theta, state.step + 1)
+    return Arm(state._replace(velocity=velocity), problem.kept, sampler, notes)
+
+
+def _looks(problem: Problem, state: State) -> Float[np.ndarray, "images classes"]:
+    """Mean class probabilities of the case study's images, over chains."""
+    if not problem.settings.case_study:
+        return np.zeros((0, len(problem.classes)))
+    images = problem.test["x"][jnp.asarray(problem.settings.case_study)]
+    return np.asarray(probabilities(problem.network, state.theta, images)).mean(axis=0)
+
+
+@eqx.filter_jit
+def probabilities(
+    network: networks.Network, thetas: PyTree, x: UInt8[Array, "rows height width channels"]
+) -> Float[Array, "chains rows classes"]:
+    """Class probabilities of every chain, in blocks of rows."""
+    size = min(len(x), 1000)
+    blocks = jnp.pad(x, ((0, -len(x) % size), (0, 0), (0, 0), (0, 0))).reshape(-1, size, *x.shape[1:])
+    each = jax.vmap(lambda theta, block: jax.nn.softmax(network.logits(theta, block)), (0, None))
+    out = jax.lax.map(lambda block: each(thetas, block), blocks)  # (blocks, chains, size, classes)
+    return jnp.moveaxis(out, 1, 0).reshape(out.shape[1], -1, out.shape[-1])[:, : len(x)]
+
+
+# --- a block
+
+
+class Block(NamedTuple):
+    """Everything a block ran, in memory."""
+
+    problem: Problem
+    arms: dict[str, Arm]
+    """`retrain`, further retrainings as `retrain 2` …, and the methods."""
+
+
+def run(
+    settings: Settings,
+    *,
+    data: Path | None = None,
+    stages: Stages | None = None,
+    methods: Sequence[str] = METHODS,
+    report: Report = lambda *_: None,
+) -> Block:
+    """Run one block; finished stages are read from where they were kept."""
+    problem = prepare(settings, data)
+    kept_stages = stages or Stages(None)
+    initial = kept_stages.tree("pre-trained", _of_pretraining(settings), lambda: pretrain(settings, data, report))
+
+    def stage(name: str, group: dict[str, Any], model: Model, sampler: Sampler, make: Callable[[], Arm]) -> Arm:
+        def made() -> Stage:
+            arm = make()
+            return Stage(arm.state, {**arm.notes, "step_scale": _step_scale(arm.sampler)})
+
+        found = kept_stages.state(name, group, made)
+        factor = found.notes["step_scale"] / _step_scale(sampler)
+        return Arm(found.state, model, sampler.rescaled(factor), found.notes)
+
+    full, kept = problem.model, problem.kept
+    of_all, of_kept = (make_sampler(settings, model.n_rows) for model in (full, kept))
+    whole = dataclasses.asdict(settings)
+
+    def training(model: Model, seed: int, title: str) -> Arm:
+        return train(problem, model, initial, seed, Clock(named(report, title)))
+
+    origin = stage("origin", _of_training(settings), full, of_all, lambda: training(full, 1, "training"))
+    arms = {"origin": origin}
+    for at in range(settings.retrainings if "floor" in methods else 1):
+        name = "retrain" if at == 0 else f"retrain {at + 1}"
+        arms[name] = stage(name, whole, kept, of_kept, lambda: training(kept, 2 + at, name))  # noqa: B023
+    makers: dict[str, Callable[[], Arm]] = {
+        "fine-tuning": lambda: fine_tune(problem, origin, Clock(named(report, "fine-tuning"))),
+        "paper": lambda: paper(problem, origin, Clock(named(report, "the paper's method")), shift=True),
+        "steps alone": lambda: paper(problem, origin, Clock(named(report, "its steps alone")), shift=False),
+        "importance sampling": lambda: importance_sample(problem, origin),
+        "corrected": lambda: correct(problem, origin),
+    }
+    for name, make in makers.items():
+        if name in methods:
+            arms[name] = stage(name, whole, kept, of_kept, make)
+    return Block(problem, arms)
+
+
+def _step_scale(sampler: Sampler) -> float:
+    assert isinstance(sampler.schedule, Polynomial)
+    return float(sampler.schedule.a)
+
+
+def _of_pretraining(settings: Settings) -> dict[str, Any]:
+    """The settings that pre-trained starts depend on."""
+    names = ("dataset", "seed", "chains", "rows", "network", "precision", "batch", "momentum")
+    return {
+        name: value
+        for name, value in dataclasses.asdict(settings).items()
+        if name in names or name.startswith("pretraining") or (name == "prior_sd" and settings.pretraining_prior)
+    }
+
+
+def _of_training(settings: Settings) -> dict[str, Any]:
+    """The settings that the original chains depend on: none of those of the removal."""
+    names = ("sampler", "prior_sd", "steps", "noise_free_steps", "rate", "decay", "friction")
+    return {**_of_pretraining(settings), **{name: getattr(settings, name) for name in names}}
