@@ -7,7 +7,7 @@ import sys
 
 from posterase.experiments.machine import machine
 
-ALL = ["reweight", "influence_shift", "gmm", "memory", "evidence", "ladder"]
+ALL = ["reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks"]
 
 
 def main(names: list[str]) -> None:

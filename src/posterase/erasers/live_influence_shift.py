@@ -31,16 +31,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.checks import is_a, row_ids
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
-from posterase.model import AbstractModel, Model, Removal, RemovedLogLikelihood, bucket_of
+from posterase.model import AbstractModel, Removal, RemovedLogLikelihood, bucket_of
 from posterase.precision import Number, is_known, numbers_as_arrays
-from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
+from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sample import check_diverged, check_state
 from posterase.sampling.sampler import Sampler, State, streams
+from posterase.sampling.vectors import Unravel, as_trees, as_vectors, of_vector
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -195,22 +196,30 @@ def _answer(
     shift: PyTree,
 ) -> tuple[Sampler, AbstractModel, State, PyTree, Float[Array, "requests chain"]]:
     """Requests one after the other, in one scan."""
+    state, unravel = as_vectors(state)
 
     def request(carried: Carried, removal: Removal) -> tuple[Carried, Float[Array, " chain"]]:
         sampler, model, state, shift = carried
-        state, by, last_term = _request(eraser, sampler, model, removal, state)
+        state, by, last_term = _request(eraser, sampler, model, removal, state, unravel)
         kept = model.without(removal)
         if eraser.step_size == "rescaled":
             factor = model.present.sum() / kept.present.sum()
             sampler = sampler.rescaled(factor)
         return (sampler, kept, state, jax.tree.map(jnp.add, shift, by)), last_term
 
-    (sampler, model, state, shift), last_term = jax.lax.scan(request, (sampler, model, state, shift), removals)
-    return sampler, model, state, shift, last_term
+    none = jax.tree.map(jnp.zeros_like, state.theta)
+    (sampler, model, state, by), last_term = jax.lax.scan(request, (sampler, model, state, none), removals)
+    shift = jax.tree.map(jnp.add, shift, jax.vmap(unravel)(by))
+    return sampler, model, as_trees(state, unravel), shift, last_term
 
 
 def _request(
-    eraser: LiveInfluenceShift, sampler: Sampler, model: AbstractModel, removal: Removal, state: State
+    eraser: LiveInfluenceShift,
+    sampler: Sampler,
+    model: AbstractModel,
+    removal: Removal,
+    state: State,
+    unravel: Unravel,
 ) -> tuple[State, PyTree, Float[Array, " chain"]]:
     """One request: the chains after it, what it added to each, and how far the series had come."""
     kept = model.without(removal)
@@ -218,8 +227,17 @@ def _request(
     rows, curved_rows = rows_of(sampled.present), rows_of(model.present)
     c = eraser.scale / kept.present.sum()
 
+    removed = of_vector(RemovedLogLikelihood(model, removal), unravel)
+
+    def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
+        return jax.grad(of_vector(density(key, sampled, rows, sampler.batch), unravel))(theta)
+
+    def curved(at: State) -> Callable[[PyTree], PyTree]:
+        key = streams(at.key, at.step).curvature
+        return jax.grad(of_vector(density(key, model, curved_rows, eraser.batch), unravel))
+
     def step(state: State, _: None) -> tuple[State, None]:
-        return sampler.step(state, sampled, rows), None
+        return sampler.step(state, ascent_at), None
 
     def average(state: State, function: Callable[[State], PyTree]) -> tuple[State, PyTree]:
         """The mean of a function over the next `samples` states of the chain."""
@@ -235,13 +253,13 @@ def _request(
 
     def influence(state: State) -> tuple[State, PyTree, Float[Array, ""]]:
         """−I(S′) by the Neumann series, with expectations along the chain."""
-        state, push = average(state, lambda at: jax.grad(RemovedLogLikelihood(model, removal))(at.theta))
+        state, push = average(state, lambda at: jax.grad(removed)(at.theta))
 
         def term(carry: tuple[State, PyTree, PyTree], _: None) -> tuple[tuple[State, PyTree, PyTree], None]:
             state, total, power = carry
 
             def product(at: State) -> PyTree:
-                image = jax.jvp(_ascent(eraser, model, curved_rows, at), (at.theta,), (power,))[1]
+                image = jax.jvp(curved(at), (at.theta,), (power,))[1]
                 return jax.tree.map(jnp.negative, image)
 
             state, image = average(state, product)
@@ -267,14 +285,6 @@ def _request(
         return state._replace(theta=theta, velocity=velocity), shift, last_term
 
     return jax.vmap(chain)(state)
-
-
-def _ascent(eraser: LiveInfluenceShift, model: AbstractModel, rows: Rows, state: State) -> Callable[[PyTree], PyTree]:
-    if eraser.batch is None:
-        return jax.grad(model.log_density)
-    assert isinstance(model, Model)
-    ids = draw(streams(state.key, state.step).curvature, rows, eraser.batch)
-    return jax.grad(BatchDensity(model, ids, rows.n))
 
 
 def _norm(tree: PyTree) -> Float[Array, ""]:

@@ -21,9 +21,10 @@ the difference of the two gradients vanishes with θ − θ₀. A step costs two
 rows is made at all.
 
 It stops by itself. After every round the corrected objective is looked at on control rows: where it rises no more
-(less than `tolerance` of its whole rise a round), or the budget is spent, the chain is done. A round that ends in
-numbers that are not finite, with a lower objective, or with a loss on the kept rows beyond `loss_limit` times the one
-before the erasure, is refused: the chain goes back to where the round began and on with half the step size.
+(less than `tolerance` of its whole rise, two rounds in turn), or the budget is spent, the chain is done. A round that ends in
+numbers that are not finite, with less than half of the objective's rise so far, or with a loss on the kept rows beyond
+`loss_limit` times the one before the erasure, is refused: the chain goes back to where the round began and on with half
+the step size.
 
 For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `Continue` there.
 """
@@ -50,6 +51,13 @@ from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
+
+FALLEN = 0.5
+"""A round is refused that leaves less than this share of the objective's rise. Steps are noisy, so that the objective
+may fall a little on the way; a step size that is too large makes it fall to nothing within a round."""
+
+PATIENCE = 2
+"""Rounds in turn without a rise, after which a chain is done."""
 
 UNMEASURED = "how near the result is to a refit is not measured"
 
@@ -100,34 +108,36 @@ class ContinueUnfinished(Eraser):
     control
         Kept rows that the objective is looked at on, after every round.
     tolerance
-        A chain is done where a round brings less than this share of the whole rise.
+        A chain is done where two rounds in turn bring less than this share of the whole rise each. None: when the
+        budget is spent.
     loss_limit
         A round is refused where the loss on the kept control rows exceeds this many times the one before the erasure.
     """
 
     steps: int = eqx.field(static=True)
-    rate: Number = 0.01
+    rate: Number = 0.02
     momentum: Number = 0.9
     batch: int = eqx.field(default=128, static=True)
     every: int = eqx.field(default=25, static=True)
     control: int = eqx.field(default=512, static=True)
-    tolerance: Number = 0.01
+    tolerance: Number | None = 0.005
     loss_limit: Number = 1.5
 
     def __check_init__(self) -> None:
         for name in ("steps", "batch", "every", "control"):
             whole_number(name, getattr(self, name), 1)
-        if not is_known(self.rate, self.momentum, self.tolerance, self.loss_limit):
+        known = self.rate, self.momentum, 0.0 if self.tolerance is None else self.tolerance, self.loss_limit
+        if not is_known(*known):
             return
         if not (0 < float(self.rate) < float("inf") and 0 <= float(self.momentum) < 1):
             raise InvalidOptionError(
                 f"rate is {self.rate}, momentum is {self.momentum}.",
                 "use a positive rate, and a momentum of at least 0 and below 1.",
             )
-        if not (float(self.tolerance) >= 0 and float(self.loss_limit) > 1):
+        if not (float(known[2]) >= 0 and float(self.loss_limit) > 1):
             raise InvalidOptionError(
                 f"tolerance is {self.tolerance}, loss_limit is {self.loss_limit}.",
-                "use a tolerance of at least 0 and a loss_limit above 1.",
+                "use a tolerance of at least 0, or None, and a loss_limit above 1.",
             )
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
@@ -190,7 +200,13 @@ class Chain(NamedTuple):
     loss: Float[Array, ""]
     rounds: Int[Array, ""]
     refused: Int[Array, ""]
-    settled: Bool[Array, ""]
+    stalls: Int[Array, ""]
+    """Rounds in turn that brought nothing much."""
+
+    @property
+    def settled(self) -> Bool[Array, "*chain"]:
+        """Whether the objective has stopped rising."""
+        return self.stalls >= PATIENCE
 
 
 @eqx.filter_jit
@@ -252,8 +268,9 @@ def _one(
         keys = jax.random.split(jax.random.fold_in(chain.key, chain.rounds), eraser.every)
         (theta, velocity), _ = jax.lax.scan(step, (chain.theta, chain.velocity), (keys, step_sizes))
         rise, loss = rise_and_loss(theta)
-        good = jnp.isfinite(rise) & (rise >= chain.rise) & (loss <= eraser.loss_limit * chain.first_loss)
-        gain = rise - chain.rise
+        good = jnp.isfinite(rise) & (rise >= FALLEN * chain.rise) & (loss <= eraser.loss_limit * chain.first_loss)
+        none = eraser.tolerance is None
+        stalled = jnp.zeros((), bool) if none else rise - chain.rise < eraser.tolerance * rise
         after = Chain(
             theta=theta,
             velocity=velocity,
@@ -264,7 +281,7 @@ def _one(
             loss=loss,
             rounds=chain.rounds + 1,
             refused=chain.refused,
-            settled=gain < eraser.tolerance * rise,
+            stalls=jnp.where(stalled, chain.stalls + 1, 0),
         )
         back = chain._replace(
             velocity=jax.tree.map(jnp.zeros_like, chain.velocity),
@@ -277,7 +294,7 @@ def _one(
     rise, loss = rise_and_loss(origin)
     zero = jnp.zeros((), jnp.int32)
     velocity = jax.tree.map(jnp.zeros_like, origin)
-    begun = Chain(origin, velocity, for_steps, jnp.ones(()), rise, loss, loss, zero, zero, jnp.zeros((), bool))
+    begun = Chain(origin, velocity, for_steps, jnp.ones(()), rise, loss, loss, zero, zero, zero)
     return jax.lax.while_loop(lambda chain: ~chain.settled & (chain.rounds < budget), round_, begun)
 
 

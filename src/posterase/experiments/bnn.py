@@ -304,8 +304,7 @@ def fine_tune(problem: Problem, origin: Arm, clock: Clock) -> Arm:
         before = model.n_rows
         model = model.without(model.removal(rows))
         sampler = sampler.rescaled(before / model.n_rows)
-        state = sample(model, sampler, state, 1, thin=settings.fine_tuning_steps).state
-        jax.block_until_ready(state.theta)
+        state = advance(model, sampler, state, settings.fine_tuning_steps, lambda *_: None)
         clock(done, len(problem.requests))
     return Arm(state, model, sampler, {"seconds": clock.seconds(), "requests": len(problem.requests)})
 
@@ -486,7 +485,7 @@ def run(
     origin = stage("origin", _of_training(settings), full, of_all, lambda: training(full, 1, "training"))
     arms = {"origin": origin}
     for at in range(settings.retrainings if "floor" in methods else 1):
-        name = "retrain" if at == 0 else f"retrain {at + 1}"
+        name = _retraining(at)
         arms[name] = stage(name, whole, kept, of_kept, lambda: training(kept, 2 + at, name))  # noqa: B023
     makers: dict[str, Callable[[], Arm]] = {
         "fine-tuning": lambda: fine_tune(problem, origin, Clock(named(report, "fine-tuning"))),
@@ -499,6 +498,61 @@ def run(
         if name in methods:
             arms[name] = stage(name, whole, kept, of_kept, make)
     return Block(problem, arms)
+
+
+class Job(NamedTuple):
+    """One stage of a block, for a list of what will run."""
+
+    stage: str
+    depends_on: dict[str, Any]
+    """The settings that it depends on: stages that share them are run once."""
+    gradients: float
+    """Of a batch, for every chain; a product with the Hessian counts two and a half."""
+
+
+def jobs(settings: Settings) -> list[Job]:
+    """What a block runs, with what it costs."""
+    whole = dataclasses.asdict(settings)
+    requests = -(-settings.removed // settings.request_rows)
+    steps, series = settings.steps, 1 + 2.5
+    listed = [
+        Job("pre-trained", _of_pretraining(settings), settings.pretraining_steps if settings.pretraining else 0),
+        Job("origin", _of_training(settings), steps),
+        *(Job(_retraining(at), whole, steps) for at in range(settings.retrainings)),
+        Job("fine-tuning", whole, requests * settings.fine_tuning_steps),
+        Job("paper", whole, requests * (1 + settings.order * series)),
+        Job("steps alone", whole, requests * (1 + settings.order)),
+        Job("importance sampling", whole, settings.draws * (1 + settings.removed / settings.batch)),
+        Job("corrected", whole, settings.corrected_share * steps),
+    ]
+    return [job for job in listed if job.gradients > 0]
+
+
+def seconds_a_gradient(settings: Settings) -> float:
+    """Measured here and now: a batch's gradient for all chains side by side, on random images."""
+    network = make_network(settings)
+    rng = np.random.default_rng(0)
+    shape = (2 * settings.batch, *network.image)  # type: ignore[attr-defined]
+    images = {"x": rng.integers(0, 256, shape, dtype=np.uint8), "y": rng.integers(0, 10, shape[0]).astype(np.int32)}
+    model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), images)
+    sampler = make_sampler(settings, model.n_rows)
+    initial = jax.vmap(network.init)(jax.random.split(jax.random.key(0), settings.chains))
+    state = start(0, model, sampler, initial)
+    clock = Clock(lambda *_: None)
+    for done in (10, 20, 30):
+        state = sample(model, sampler, state, 1, thin=10).state
+        jax.block_until_ready(state.theta)
+        clock(done, 30)
+    return clock.seconds()
+
+
+def case_study_images(problem: Problem) -> UInt8[np.ndarray, "images height width channels"]:
+    """The test images whose probabilities are followed."""
+    return np.asarray(problem.test["x"])[list(problem.settings.case_study)]
+
+
+def _retraining(at: int) -> str:
+    return "retrain" if at == 0 else f"retrain {at + 1}"
 
 
 def _step_scale(sampler: Sampler) -> float:

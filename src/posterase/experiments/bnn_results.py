@@ -108,10 +108,7 @@ def _epsilons(block: Block, targets: list[str], *, equal: bool) -> dict[str, lis
         own = tails[name] if name in tails else _tail(block, arm, equal=equal)
         pairs = [tails[other] for other in targets if other != name]
         found[name] = _mean_over(
-            [
-                np.array([nearest_neighbour_kl(x, y).value for x, y in zip(own, other, strict=True)])
-                for other in pairs
-            ]
+            [np.array([nearest_neighbour_kl(x, y).value for x, y in zip(own, other, strict=True)]) for other in pairs]
         )
     return found
 
@@ -129,5 +126,3 @@ def _tail(block: Block, arm: Arm, *, equal: bool) -> Float[Array, "chains draws 
 
 def _flat(tree: PyTree) -> Float[Array, " parameters"]:
     return ravel_pytree(tree)[0]
-
-

@@ -7,12 +7,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 
+from posterase.experiments.bnn import TITLES
+from posterase.experiments.bnn_tables import OURS, Result, note_of
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
 from posterase.extras import need
-from posterase.plotting import density
+from posterase.plotting import GREEN, GREY, SKY, VERMILION, density, new_figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 STYLES: dict[str, dict[str, Any]] = {
@@ -104,3 +106,136 @@ def _draw_times(axis: Any, outcome: Outcome) -> None:
 def _padded(values: Float[np.ndarray, " n"]) -> tuple[float, float]:
     low, high = float(values.min()), float(values.max())
     return low - 0.05 * (high - low), high + 0.05 * (high - low)
+
+
+# --- the networks
+
+
+TIMED = {
+    "retrain": ("retrain", GREY),
+    "fine-tuning": ("fine-tuning (the paper's IS)", SKY),
+    "paper": ("the paper's method", VERMILION),
+    OURS: ("ours: all rows in one request", GREEN),
+}
+TRUE, OTHER = "#CC0000", "#A9B8C6"
+"""Red and a light grey blue, which differ in lightness as well."""
+CASES = {"paper": "the paper's method", OURS: "ours, the corrected continuation"}
+STAGES = ("before", "1/3 removed", "2/3 removed", "all {removed:,} removed")
+
+
+def draw_request_times(results: list[Result], target: Path) -> list[Path]:
+    """The paper's Figures 2 and 4: seconds to answer a request, a group of bars for each data set and sampler."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        settings = result["settings"]
+        groups.setdefault(f"{TITLES[settings['dataset']]}\n{settings['sampler'].upper()}", []).append(result)
+    figure = new_figure(max(6.0, 2.4 + 1.75 * len(groups)), 3.7)
+    axis = figure.subplots()
+    width, known = 0.8 / len(TIMED), []
+    for place, (method, (label, colour)) in enumerate(TIMED.items()):
+        for at, blocks in enumerate(groups.values()):
+            found = [seconds for block in blocks if (seconds := note_of(block, method, "seconds"))]
+            x = at + (place - (len(TIMED) - 1) / 2) * width
+            if not found:
+                axis.text(x, 0.02, "not measured", rotation=90, ha="center", fontsize=7, transform=_across(axis))
+                continue
+            value = float(np.mean(found))
+            known.append(value)
+            bar = axis.bar(x, value, 0.92 * width, color=colour)
+            axis.bar_label(bar, [_seconds(value)], padding=2, fontsize=7)
+        axis.bar(0, np.nan, color=colour, label=label)
+    axis.set_yscale("log")
+    if known:
+        axis.set_ylim(min(known) / 4, max(known) * 2.5)
+    axis.set_xticks(range(len(groups)), list(groups))
+    axis.set_xlim(-0.55, len(groups) - 0.45)
+    axis.set_ylabel("seconds to answer a request")
+    axis.tick_params(axis="x", length=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside upper center", ncols=2 if len(groups) < 4 else 4, frameon=False, fontsize=9)
+    return _save(figure, target)
+
+
+def _across(axis: Any) -> Any:
+    return axis.get_xaxis_transform()
+
+
+def _seconds(value: float) -> str:
+    """Two digits, without an exponent."""
+    digits = max(0, 1 - int(np.floor(np.log10(value))))
+    return f"{value:,.{digits}f} s"
+
+
+def draw_case_study(
+    result: Result,
+    images: UInt8[np.ndarray, "images height width channels"],
+    target: Path,
+    *,
+    method: str = "paper",
+    labels: list[int] | None = None,
+) -> list[Path]:
+    """The paper's Figure 3: test images, and their class probabilities as rows are removed; the true class is red.
+
+    True classes are `labels`, or `case_study_labels` of the result; where there are neither, nothing is red.
+    """
+    true = labels if labels is not None else result.get("case_study_labels")
+    panels = np.array(note_of(result, method, "panels"), float)  # (images, panels, classes)
+    classes = result["classes"]
+    height = 0.155 * len(classes) + 0.3
+    figure = new_figure(9.6, height * len(images) + 0.75)
+    ratios = [1.0] + [1.25] * panels.shape[1]
+    axes = figure.subplots(len(images), 1 + panels.shape[1], squeeze=False, width_ratios=ratios)
+    for row, (image, line) in enumerate(zip(images, axes, strict=True)):
+        truth = None if true is None else true[row]
+        line[0].imshow(image.squeeze(), cmap="gray_r", interpolation="nearest")
+        line[0].set_axis_off()
+        if truth is not None:
+            line[0].set_title(classes[truth], color=TRUE, fontsize=9)
+        for panel, axis in enumerate(line[1:]):
+            _draw_probabilities(
+                axis, panels[row, panel], classes, truth, names=panel == 0, ticks=row == len(images) - 1
+            )
+            if row == 0:
+                axis.set_title(STAGES[panel].format(removed=result["settings"]["removed"]), fontsize=9)
+    figure.supxlabel("mean class probability", fontsize=9)
+    figure.suptitle(f"{result['title']}: {CASES[method]}", fontsize=11)
+    return _save(figure, target)
+
+
+def _draw_probabilities(
+    axis: Any,
+    values: Float[np.ndarray, " classes"],
+    classes: list[str],
+    true: int | None,
+    *,
+    names: bool,
+    ticks: bool,
+) -> None:
+    colours = [TRUE if at == true else OTHER for at in range(len(classes))]
+    axis.barh(range(len(classes)), values, color=colours, height=0.78)
+    axis.set_yticks(range(len(classes)), classes if names else [], fontsize=7.5)
+    axis.set_ylim(len(classes) - 0.5, -0.5)
+    axis.set_xlim(0, 1.12)
+    axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"] if ticks else [], fontsize=7.5)
+    axis.grid(axis="x", color="#E5E5E5", lw=0.6)
+    axis.set_axisbelow(True)
+    axis.tick_params(length=0)
+    axis.spines[["top", "right", "bottom"]].set_visible(False)
+    axis.spines["left"].set_color("#BBBBBB")
+    if names and true is not None:
+        axis.get_yticklabels()[true].set(color=TRUE, fontweight="bold")
+
+
+def _save(figure: Any, target: Path) -> list[Path]:
+    """As PNG and SVG, the same bytes every time."""
+    import matplotlib
+
+    paths = [target.with_name(f"{target.name}.{kind}") for kind in ("png", "svg")]
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axis in figure.axes:  # the layout's last digits vary from run to run, and ids are made from all of them
+        axis.set_position([round(each, 5) for each in axis.get_position(original=True).bounds])
+    with matplotlib.rc_context({"svg.hashsalt": "posterase"}):
+        figure.savefig(paths[0], dpi=160, metadata={"Software": None})
+        figure.savefig(paths[1], metadata={"Date": None})
+    return paths

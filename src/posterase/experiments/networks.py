@@ -13,8 +13,8 @@ A pooled convolution is the same in any of four forms, and which is fastest depe
     direct     XLA's convolution
     patches    every 5 × 5 patch laid out as a row, then one product of matrices
     rows       five pixels of a row laid out, then one product for each of the kernel's five rows: a fifth of the memory
-    windows    the 6 × 6 pixels that four pooled results see laid out, then one product for all four: 36/25 of the
-               multiplications, nearly a third of the memory of patches, and wider products where channels are few
+    windows    the 6 × 6 pixels behind one pooled result laid out, then one product for the four it is the largest of:
+               36/25 of the multiplications, 36/100 of the memory of patches, and products four times as wide
 
 Chains side by side make a batch of products of the last three, and a grouped convolution of the first.
 """
@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Key, Num, PyTree
 
 Form = Literal["direct", "patches", "rows", "windows"]
 FORMS: tuple[Form, ...] = ("direct", "patches", "rows", "windows")
-FASTEST: dict[str, Form] = {"cpu": "windows", "gpu": "rows", "tpu": "direct"}
+FASTEST: dict[str, Form] = {"cpu": "windows", "gpu": "patches", "tpu": "direct"}
 """By backend, as `benchmarks/networks` measured it; on a TPU nobody has."""
 
 Precision = Literal["float32", "bfloat16"]
@@ -150,7 +150,9 @@ def convolve_and_pool(
     spare = 2 * blocks - size
     room = [((down, spare - down), (right, spare - right), (0, 0), (0, 0)) for down in (0, 1) for right in (0, 1)]
     placed = jnp.stack([jnp.pad(w, around) for around in room], axis=-2)
-    out = jnp.concatenate(laid_out, axis=-1) @ placed.reshape(-1, 4 * after)
+    kernels = placed.reshape(-1, 4 * after)
+    # Two axes each: of more, chains side by side make a slower product.
+    out = jnp.concatenate(laid_out, axis=-1).reshape(-1, len(kernels)) @ kernels
     return out.reshape(-1, height, width, 4, after).max(axis=3)
 
 
@@ -170,7 +172,7 @@ def convolve(
         down = w.reshape(size, size * before, after)
         return sum(across[:, at : at + height] @ down[at] for at in range(size))  # type: ignore[return-value]
     patches = jnp.concatenate([across[:, at : at + height] for at in range(size)], axis=-1)
-    return patches @ w.reshape(-1, after)
+    return (patches.reshape(-1, size * size * before) @ w.reshape(-1, after)).reshape(-1, height, width, after)
 
 
 def pooled(x: Float[Array, "n height width channels"]) -> Float[Array, "n half_height half_width channels"]:

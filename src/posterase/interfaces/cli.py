@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 import posterase
@@ -105,6 +106,92 @@ def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) ->
         "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
     )
     _draw(console, lambda: figures.draw_diabetes(requests, target))
+
+
+Sampler = Annotated[str, typer.Option(help="sgld, sghmc or both.")]
+Removed = Annotated[int | None, typer.Option(help="One of the experiment's two numbers of removed rows; else both.")]
+Quick = Annotated[bool, typer.Option("--quick", help="A tenth of everything, for a look on a CPU.")]
+Jobs = Annotated[bool, typer.Option("--jobs", help="Run nothing: list what would run, and an estimate of the time.")]
+Data = Annotated[Path | None, typer.Option(help="A data folder to look in first; `posterase data where` lists others.")]
+Precision = Annotated[
+    Literal["float32", "bfloat16"],
+    typer.Option(help="Of the products of matrices; parameters and noise are float32 in both."),
+]
+
+
+@reproduce.command("fashion-mnist")
+def reproduce_fashion_mnist(
+    out: Out = Path("posterase-fashion-mnist"),
+    seed: Seed = 0,
+    sampler: Sampler = "both",
+    removed: Removed = None,
+    quick: Quick = False,
+    jobs: Jobs = False,
+    data: Data = None,
+    precision: Precision = "float32",
+) -> None:
+    """The paper's LeNet on Fashion-MNIST (Section 5.2, Appendix D): Tables 2 and 3 and Figure 4, beside the paper's.
+
+    Goes on where a run with the same settings was cut. For a GPU; `--quick` for a CPU.
+
+    Example: `posterase reproduce fashion-mnist --sampler sgld --removed 4000 --jobs`
+    """
+    _reproduce_networks("fashion-mnist", out, seed, sampler, removed, quick, jobs, data, precision)
+
+
+@reproduce.command("cifar10")
+def reproduce_cifar10(
+    out: Out = Path("posterase-cifar10"),
+    seed: Seed = 0,
+    sampler: Sampler = "both",
+    removed: Removed = None,
+    quick: Quick = False,
+    jobs: Jobs = False,
+    data: Data = None,
+    precision: Precision = "bfloat16",
+) -> None:
+    """The paper's network on CIFAR-10 (Section 5.2): Tables 1 and 3 and Figures 2 and 3, beside the paper's.
+
+    Goes on where a run with the same settings was cut. For a GPU; `--quick` for a CPU.
+
+    Example: `posterase reproduce cifar10 --jobs`
+    """
+    _reproduce_networks("cifar10", out, seed, sampler, removed, quick, jobs, data, precision)
+
+
+@reproduce.command("digits")
+def reproduce_digits(
+    out: Out = Path("posterase-digits"),
+    seed: Seed = 0,
+    sampler: Sampler = "sgld",
+    removed: Removed = None,
+    jobs: Jobs = False,
+) -> None:
+    """The whole experiment on a small network and scikit-learn's digits, in about a minute on a CPU, from nothing.
+
+    Example: `posterase reproduce digits --out /tmp`
+    """
+    _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, "float32")
+
+
+def _reproduce_networks(
+    dataset: str,
+    out: Path,
+    seed: int,
+    sampler: str,
+    removed: int | None,
+    quick: bool,
+    jobs: bool,
+    data: Path | None,
+    precision: str,
+) -> None:
+    from posterase.interfaces import network_commands
+
+    blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, precision=precision)
+    if jobs:
+        network_commands.list_jobs(blocks, out)
+    else:
+        network_commands.run_blocks(blocks, out, data)
 
 
 bench = typer.Typer(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
@@ -269,7 +356,7 @@ def main() -> None:
     try:
         app()
     except PosteraseError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {error}", highlight=False)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         sys.exit(1)
 
 

@@ -7,6 +7,7 @@ With replacement every batch is an independent draw, so E ∇Ũ = ∇U exactly, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import equinox as eqx
@@ -54,12 +55,12 @@ class BatchDensity(eqx.Module):
         return prior + self.n / self.batch.size * jnp.sum(values)
 
 
-def gradient(key: Key[Array, ""], model: AbstractModel, theta: PyTree, rows: Rows, size: int | None) -> PyTree:
-    """∇ log p(θ, S) at unconstrained θ: exact, or estimated from a mini-batch of `size` rows."""
+def density(key: Key[Array, ""], model: AbstractModel, rows: Rows, size: int | None) -> Callable[[PyTree], Array]:
+    """log p(θ, S) of unconstrained θ: exact, or estimated from a mini-batch of `size` rows."""
     if size is None:
-        return jax.grad(model.log_density)(theta)
+        return model.log_density
     assert isinstance(model, Model)  # check_batch has refused others
-    return jax.grad(BatchDensity(model, draw(key, rows, size), rows.n))(theta)
+    return BatchDensity(model, draw(key, rows, size), rows.n)
 
 
 def check_batch(model: AbstractModel, size: int | None, rows: int | None = None) -> None:

@@ -17,8 +17,9 @@ from posterase.errors import DivergedError, DrawsShapeError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
 from posterase.precision import numbers_as_arrays
-from posterase.sampling.batches import check_batch, rows_of
+from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sampler import Sampler, State
+from posterase.sampling.vectors import as_trees, as_vectors, of_vector
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -92,16 +93,20 @@ def sample(
 @eqx.filter_jit
 def _run(sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: int) -> tuple[State, PyTree]:
     rows = rows_of(model.present)
+    state, unravel = as_vectors(state)
+
+    def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
+        return jax.grad(of_vector(density(key, model, rows, sampler.batch), unravel))(theta)
 
     def step(state: State, _: None) -> tuple[State, None]:
-        return jax.vmap(lambda chain: sampler.step(chain, model, rows))(state), None
+        return jax.vmap(lambda chain: sampler.step(chain, ascent_at))(state), None
 
     def draw(state: State, _: None) -> tuple[State, PyTree]:
         state, _ = jax.lax.scan(step, state, length=thin)
-        return state, jax.vmap(model.constrain)(state.theta)
+        return state, jax.vmap(lambda theta: model.constrain(unravel(theta)))(state.theta)
 
     state, thetas = jax.lax.scan(draw, state, length=draws)
-    return state, jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
+    return as_trees(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
 
 
 def check_diverged(state: State) -> None:

@@ -13,6 +13,7 @@ The schedule of step sizes begins when sampling does: its t = 1 is the first ste
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import equinox as eqx
@@ -23,9 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.errors import InvalidOptionError
-from posterase.model import AbstractModel
 from posterase.precision import Number, is_known
-from posterase.sampling.batches import Rows, gradient
 from posterase.sampling.schedules import Schedule
 
 
@@ -125,11 +124,11 @@ class Sampler(eqx.Module):
             return changed
         return eqx.tree_at(lambda sampler: sampler.noise_free.step_size, changed, self.noise_free.step_size * factor)
 
-    def step(self, state: State, model: AbstractModel, rows: Rows) -> State:
-        """One step of one chain."""
+    def step(self, state: State, ascent_at: Callable[[Key[Array, ""], PyTree], PyTree]) -> State:
+        """One step of one chain; `ascent_at(key, theta)` is ∇ of the log density, or an estimate from a mini-batch."""
         t = state.step + 1
         keys = streams(state.key, t)
-        ascent = gradient(keys.batch, model, state.theta, rows, self.batch)
+        ascent = ascent_at(keys.batch, state.theta)
         step_size = self.step_size(t)
         velocity = state.velocity
         if self.noise_free is not None:
