@@ -41,7 +41,7 @@ from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sample import check_diverged, check_state
 from posterase.sampling.sampler import Sampler, State, streams
-from posterase.sampling.vectors import Unravel, as_trees, as_vectors, of_vector
+from posterase.sampling.vectors import Unravel, of_vector, running, standing
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -196,7 +196,7 @@ def _answer(
     shift: PyTree,
 ) -> tuple[Sampler, AbstractModel, State, PyTree, Float[Array, "requests chain"]]:
     """Requests one after the other, in one scan."""
-    state, unravel = as_vectors(state)
+    state, unravel = running(state)
 
     def request(carried: Carried, removal: Removal) -> tuple[Carried, Float[Array, " chain"]]:
         sampler, model, state, shift = carried
@@ -210,7 +210,7 @@ def _answer(
     none = jax.tree.map(jnp.zeros_like, state.theta)
     (sampler, model, state, by), last_term = jax.lax.scan(request, (sampler, model, state, none), removals)
     shift = jax.tree.map(jnp.add, shift, jax.vmap(unravel)(by))
-    return sampler, model, as_trees(state, unravel), shift, last_term
+    return sampler, model, standing(state, unravel), shift, last_term
 
 
 def _request(

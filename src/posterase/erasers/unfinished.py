@@ -20,11 +20,15 @@ Steps are stochastic with variance reduced (Johnson & Zhang 2013): a batch of ke
 the difference of the two gradients vanishes with θ − θ₀. A step costs two gradients of a batch; no pass over the kept
 rows is made at all.
 
+The frozen drift ages. As the chain moves, its own drift falls, and taking off all of what it was at θ₀ trains the
+network backwards: the longer it runs, the worse it fits the kept rows. `corrected` below 1 leaves some of the training
+in, to make up for it.
+
 It stops by itself. After every round the corrected objective is looked at on control rows: where it rises no more
-(less than `tolerance` of its whole rise, two rounds in turn), or the budget is spent, the chain is done. A round that ends in
-numbers that are not finite, with less than half of the objective's rise so far, or with a loss on the kept rows beyond
-`loss_limit` times the one before the erasure, is refused: the chain goes back to where the round began and on with half
-the step size.
+(less than `tolerance` of its whole rise, two rounds in turn), or the budget is spent, the chain is done. A round that
+ends in numbers that are not finite, with less than half of the objective's rise so far, or with a loss on the kept rows
+beyond `loss_limit` times the one before the erasure, is refused: the chain goes back to where the round began and on
+with half the step size.
 
 For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `Continue` there.
 """
@@ -32,7 +36,7 @@ For a chain that *is* stationary the correction is wrong, since ∇full is not z
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -51,6 +55,7 @@ from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
+from posterase.sampling.vectors import Unravel, as_vectors, of_vector
 
 FALLEN = 0.5
 """A round is refused that leaves less than this share of the objective's rise. Steps are noisy, so that the objective
@@ -101,6 +106,8 @@ class ContinueUnfinished(Eraser):
         Step sizes are rate/N′, N′ the kept rows; they fall to zero along the budget as a cosine does.
     momentum
         Share of the last step that the next one repeats.
+    corrected
+        Share of the chain's drift that is taken off: 1, all of it; 0, none, and the chain just trains on.
     batch
         Rows a step.
     every
@@ -117,6 +124,7 @@ class ContinueUnfinished(Eraser):
     steps: int = eqx.field(static=True)
     rate: Number = 0.02
     momentum: Number = 0.9
+    corrected: Number = 1.0
     batch: int = eqx.field(default=128, static=True)
     every: int = eqx.field(default=25, static=True)
     control: int = eqx.field(default=512, static=True)
@@ -126,6 +134,8 @@ class ContinueUnfinished(Eraser):
     def __check_init__(self) -> None:
         for name in ("steps", "batch", "every", "control"):
             whole_number(name, getattr(self, name), 1)
+        if is_known(self.corrected) and not 0 <= float(self.corrected) <= 1:
+            raise InvalidOptionError(f"corrected is {self.corrected}.", "use a share, from 0 to 1.")
         known = self.rate, self.momentum, 0.0 if self.tolerance is None else self.tolerance, self.loss_limit
         if not is_known(*known):
             return
@@ -177,7 +187,7 @@ class ContinueUnfinished(Eraser):
             sequential=int(rounds.max()) * self.every,
         )
         evidence = Evidence(
-            ess=parameter_ess(draws),
+            ess=parameter_ess(draws) if draws.n_draws > 1 else dict.fromkeys(draws.names, float(draws.n_chains)),
             cost=cost,
             flaw=UNMEASURED,
             advice="compare it with refits (posterase.match).",
@@ -192,7 +202,6 @@ class Chain(NamedTuple):
 
     theta: PyTree
     velocity: PyTree
-    key: Key[Array, ""]
     scale: Float[Array, ""]
     """Of the step size: halved after every refusal."""
     rise: Float[Array, ""]
@@ -218,9 +227,11 @@ def _continue(
     keys: Key[Array, " chain"],
     thetas: PyTree,
 ) -> Chain:
-    rows = rows_of(kept.present)
     assert isinstance(kept, Model)
-    return jax.vmap(lambda key, theta: _one(eraser, model, kept, rows, removal, key, theta))(keys, thetas)
+    rows = rows_of(kept.present)
+    vectors, unravel = as_vectors(thetas)
+    chains = jax.vmap(lambda key, theta: _one(eraser, model, kept, rows, removal, unravel, key, theta))(keys, vectors)
+    return chains._replace(theta=jax.vmap(unravel)(chains.theta))
 
 
 def _one(
@@ -229,74 +240,67 @@ def _one(
     kept: Model,
     rows: Rows,
     removal: Removal,
+    unravel: Unravel,
     key: Key[Array, ""],
     origin: PyTree,
 ) -> Chain:
     """One chain's erasure; all densities are log densities, so that it climbs."""
     for_control, for_steps = jax.random.split(key)
-    push = jax.grad(RemovedLogLikelihood(model, removal))(origin)
-    ids = draw(for_control, rows, eraser.control)
-    control = BatchDensity(kept, ids, rows.n)
-    level, slope = jax.value_and_grad(control)(origin)
-    drift = jax.tree.map(jnp.add, slope, push)
-    some = jax.tree.map(lambda leaf: leaf[ids], kept.data)
+    control = jax.tree.map(lambda leaf: leaf[draw(for_control, rows, eraser.control)], kept.data)
 
-    def rise_and_loss(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        """The corrected objective over its start, and the loss, on the control rows."""
-        params = kept.constrain(theta)
-        values = kept.log_likelihood(params, some)
-        prior = kept.log_prior(params) + kept.log_det_jacobian(theta)
-        value = prior + rows.n / eraser.control * values.sum()
-        linear = _inner(drift, jax.tree.map(jnp.subtract, theta, origin))
-        return value - level - linear, -values.mean()
+    def density_and_loss(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        """log p(θ, kept rows) and the mean loss, estimated on the control rows."""
+        free = unravel(theta)
+        params = kept.constrain(free)
+        loss = -kept.log_likelihood(params, control).mean()
+        return kept.log_prior(params) + kept.log_det_jacobian(free) - rows.n * loss, loss
 
-    budget = -(-eraser.steps // eraser.every)
+    push = jax.grad(of_vector(RemovedLogLikelihood(model, removal), unravel))(origin)
+    (level, loss), slope = jax.value_and_grad(density_and_loss, has_aux=True)(origin)
+    drift = jax.tree.map(lambda on_kept, on_removed: eraser.corrected * (on_kept + on_removed), slope, push)
 
-    def step(carry: tuple[PyTree, PyTree], at: tuple[Key[Array, ""], Float[Array, ""]]) -> tuple[Any, None]:
+    def step(
+        carry: tuple[PyTree, PyTree], at: tuple[Key[Array, ""], Float[Array, ""]]
+    ) -> tuple[tuple[PyTree, PyTree], None]:
         theta, velocity = carry
         key, step_size = at
-        batch = BatchDensity(kept, draw(key, rows, eraser.batch), rows.n)
-        both = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
-        ascent = jax.tree.map(lambda pair, pushed: pair[0] - pair[1] - pushed, both, push)
+        batch = of_vector(BatchDensity(kept, draw(key, rows, eraser.batch), rows.n), unravel)
+        here, there = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
+        ascent = jax.tree.map(lambda a, b, c: a - eraser.corrected * (b + c), here, there, push)
         velocity = jax.tree.map(lambda v, g: (eraser.momentum * v + step_size * g).astype(v.dtype), velocity, ascent)
         return (jax.tree.map(jnp.add, theta, velocity), velocity), None
+
+    budget = -(-eraser.steps // eraser.every)
 
     def round_(chain: Chain) -> Chain:
         at = chain.rounds * eraser.every + jnp.arange(eraser.every)
         falling = 0.5 * (1 + jnp.cos(jnp.pi * at / (budget * eraser.every)))
         step_sizes = chain.scale * falling * eraser.rate / rows.n
-        keys = jax.random.split(jax.random.fold_in(chain.key, chain.rounds), eraser.every)
+        keys = jax.random.split(jax.random.fold_in(for_steps, chain.rounds), eraser.every)
         (theta, velocity), _ = jax.lax.scan(step, (chain.theta, chain.velocity), (keys, step_sizes))
-        rise, loss = rise_and_loss(theta)
+        value, loss = density_and_loss(theta)
+        rise = value - level - _inner(drift, jax.tree.map(jnp.subtract, theta, origin))
         good = jnp.isfinite(rise) & (rise >= FALLEN * chain.rise) & (loss <= eraser.loss_limit * chain.first_loss)
-        none = eraser.tolerance is None
-        stalled = jnp.zeros((), bool) if none else rise - chain.rise < eraser.tolerance * rise
-        after = Chain(
+        least = -jnp.inf if eraser.tolerance is None else eraser.tolerance * rise
+        after = chain._replace(
             theta=theta,
             velocity=velocity,
-            key=chain.key,
-            scale=chain.scale,
             rise=rise,
-            first_loss=chain.first_loss,
             loss=loss,
-            rounds=chain.rounds + 1,
-            refused=chain.refused,
-            stalls=jnp.where(stalled, chain.stalls + 1, 0),
+            stalls=jnp.where(rise - chain.rise < least, chain.stalls + 1, 0),
         )
         back = chain._replace(
-            velocity=jax.tree.map(jnp.zeros_like, chain.velocity),
-            scale=chain.scale / 2,
-            rounds=chain.rounds + 1,
-            refused=chain.refused + 1,
+            velocity=jax.tree.map(jnp.zeros_like, velocity), scale=chain.scale / 2, refused=chain.refused + 1
         )
-        return jax.tree.map(lambda a, b: jnp.where(good, a, b), after, back)
+        chosen = jax.tree.map(lambda a, b: jnp.where(good, a, b), after, back)
+        return chosen._replace(rounds=chain.rounds + 1)
 
-    rise, loss = rise_and_loss(origin)
     zero = jnp.zeros((), jnp.int32)
-    velocity = jax.tree.map(jnp.zeros_like, origin)
-    begun = Chain(origin, velocity, for_steps, jnp.ones(()), rise, loss, loss, zero, zero, zero)
+    still = jax.tree.map(jnp.zeros_like, origin)
+    begun = Chain(origin, still, jnp.ones_like(loss), jnp.zeros_like(level), loss, loss, zero, zero, zero)
     return jax.lax.while_loop(lambda chain: ~chain.settled & (chain.rounds < budget), round_, begun)
 
 
 def _inner(one: PyTree, other: PyTree) -> Float[Array, ""]:
-    return sum(jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True))  # type: ignore[return-value]
+    products = [jnp.vdot(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)]
+    return jnp.sum(jnp.stack(products))

@@ -29,7 +29,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree, UInt8
+from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 
 from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
@@ -57,7 +57,7 @@ METHODS = (
     "corrected",
 )
 PIECE = 500
-"""Steps that are run between two reports of progress; one size, so that all runs of a model share one compilation."""
+"""Steps that are run between two reports of progress."""
 PANELS = 4
 """Looks at the case study's images while rows are removed: before, after a third, two thirds and all."""
 
@@ -104,8 +104,10 @@ class Settings:
     """Consecutive states of a chain, for ε̂ and importance sampling."""
     corrected_share: float = 0.05
     """Budget of the corrected continuation, in gradients, as a share of one retraining."""
-    corrected_rate: float = 0.003
+    corrected_rate: float = 0.02
     corrected_momentum: float = 0.9
+    corrected_drift: float = 0.7
+    """Share of the chains' drift that is taken off."""
     case_study: tuple[int, ...] = ()
     """Test images whose class probabilities are shown as removal goes on."""
 
@@ -142,17 +144,21 @@ PAPER: dict[str, tuple[Settings, tuple[int, int]]] = {
             dataset="digits",
             network="digits",
             pretraining=None,
+            prior_sd=0.3,
+            rate=0.03,
             steps=1000,
-            noise_free_steps=400,
+            noise_free_steps=500,
             batch=64,
             hvp_batch=64,
             request_rows=16,
             order=16,
             fine_tuning_steps=50,
             draws=30,
-            case_study=(0, 1),
+            corrected_share=0.5,
+            corrected_rate=0.03,
+            case_study=(0, 1, 2, 3),
         ),
-        (64, 128),
+        (72, 143),
     ),
 }
 """Each data set's settings, and the two numbers of rows that are removed."""
@@ -262,10 +268,16 @@ def advance(model: Model, sampler: Sampler, state: State, steps: int, report: Ca
     return state
 
 
+@eqx.filter_jit
+def initial_weights(network: networks.Network, key: Key[Array, ""], chains: int) -> PyTree:
+    """Of every chain, before anything is learnt."""
+    return jax.vmap(network.init)(jax.random.split(key, chains))
+
+
 def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     """Starts of all chains: networks trained on another data set, each from its own initial weights."""
     for_init, for_steps, for_last = jax.random.split(jax.random.fold_in(jax.random.key(settings.seed), 0), 3)
-    fresh = jax.vmap(make_network(settings).init)(jax.random.split(for_last, settings.chains))
+    fresh = initial_weights(make_network(settings), for_last, settings.chains)
     if settings.pretraining is None:
         return fresh
     loaded = datasets.load(settings.pretraining, folder, test=False)
@@ -276,7 +288,7 @@ def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     model = Model(prior, networks.LogLikelihood(network), train)
     climb = NoiseFree(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
     sampler = SGLD(Polynomial(1.0 / model.n_rows), batch=settings.batch, noise_free=climb)
-    initial = jax.vmap(network.init)(jax.random.split(for_init, settings.chains))
+    initial = initial_weights(network, for_init, settings.chains)
     state = start(for_steps, model, sampler, initial)
     trained = advance(model, sampler, state, settings.pretraining_steps, named(report, "pre-training")).theta
     if classes == 10:
@@ -325,11 +337,13 @@ def paper(problem: Problem, origin: Arm, clock: Clock, *, shift: bool) -> Arm:
     total, panels, refused, terms, done = len(problem.requests), [_looks(problem, state)], 0, [], 0
     for part in np.array_split(np.arange(total), PANELS - 1):
         asked = [problem.requests[at] for at in part]
-        erased = erase(model, sampler, state, asked, report=lambda d, _: clock(done + d, total))  # noqa: B023
-        state, model, sampler = erased.state, erased.model, erased.sampler
-        terms.append(erased.last_term)
-        refused += int(erased.refused.sum())
-        done += len(asked)
+        if asked:
+            erased = erase(model, sampler, state, asked, report=lambda d, _: clock(done + d, total))  # noqa: B023
+            assert isinstance(erased.model, Model)
+            state, model, sampler = erased.state, erased.model, erased.sampler
+            terms.append(erased.last_term)
+            refused += int(erased.refused.sum())
+            done += len(asked)
         panels.append(_looks(problem, state))
     last = np.concatenate(terms)
     notes = {
@@ -381,14 +395,17 @@ def correct(problem: Problem, origin: Arm) -> Arm:
 
 
 def corrected_eraser(settings: Settings) -> ContinueUnfinished:
-    """With the budget that the settings give it: every step costs two gradients, and the removed rows one pass."""
-    gradients = settings.corrected_share * settings.steps
-    return ContinueUnfinished(
-        steps=max(1, int(gradients / 2)),
+    """With the budget that the settings give it; the passes over removed and control rows come out of it too."""
+    eraser = ContinueUnfinished(
+        steps=1,
         rate=settings.corrected_rate,
         momentum=settings.corrected_momentum,
+        corrected=settings.corrected_drift,
         batch=settings.batch,
     )
+    budget = settings.corrected_share * settings.steps * settings.batch - settings.removed - 2 * eraser.control
+    a_round = 2 * eraser.every * settings.batch + eraser.control / 3
+    return dataclasses.replace(eraser, steps=max(1, int(budget / a_round)) * eraser.every)
 
 
 def importance_sample(problem: Problem, origin: Arm) -> Arm:
@@ -404,7 +421,7 @@ def importance_sample(problem: Problem, origin: Arm) -> Arm:
         weights = np.asarray(erased.draws.weights, float).ravel()
         at = np.random.default_rng([settings.seed, chain]).choice(len(weights), p=weights / weights.sum())
         picked.append(jax.tree.map(lambda leaf: leaf[chain, at], sampled.draws.params))  # noqa: B023
-        k_hats.append(float(erased.evidence.pareto_k or np.nan))
+        k_hats.append(erased.evidence.pareto_k)
         sizes.append(float(1 / np.sum((weights / weights.sum()) ** 2)))
     theta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picked)
     notes = {"seconds": time.perf_counter() - begun, "requests": 1, "k_hat": k_hats, "ess": sizes}
@@ -536,7 +553,7 @@ def seconds_a_gradient(settings: Settings) -> float:
     images = {"x": rng.integers(0, 256, shape, dtype=np.uint8), "y": rng.integers(0, 10, shape[0]).astype(np.int32)}
     model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), images)
     sampler = make_sampler(settings, model.n_rows)
-    initial = jax.vmap(network.init)(jax.random.split(jax.random.key(0), settings.chains))
+    initial = initial_weights(network, jax.random.key(0), settings.chains)
     state = start(0, model, sampler, initial)
     clock = Clock(lambda *_: None)
     for done in (10, 20, 30):

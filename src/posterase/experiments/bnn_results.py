@@ -22,7 +22,8 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.assess.membership import member_shares
 from posterase.assess.nearest_neighbours import nearest_neighbour_kl
-from posterase.experiments.bnn import METHODS, Arm, Block, make_sampler, probabilities
+from posterase.errors import NonFiniteResultError
+from posterase.experiments.bnn import Arm, Block, make_sampler, probabilities
 from posterase.experiments.machine import machine
 from posterase.sampling.sample import sample
 from posterase.version import __version__
@@ -58,16 +59,16 @@ def results(block: Block, *, epsilon: bool = True) -> dict[str, Any]:
                 rows[name][key] = values
     floor = {each: rows[targets[0]][f"difference_{each}"] for each in SETS} if len(targets) > 1 else None
     return {
-        "settings": dataclasses.asdict(settings),
+        "settings": {**dataclasses.asdict(settings), "case_study": list(settings.case_study)},
         "title": settings.title,
         "parameters": block.problem.network.size,
         "rows": {"all": block.problem.model.n_rows, "kept": block.problem.kept.n_rows},
         "classes": list(block.problem.classes),
+        "case_study_labels": np.asarray(block.problem.test["y"])[list(settings.case_study)].tolist(),
         "methods": rows,
         "floor": floor,
         "machine": machine(),
         "versions": {"posterase": __version__, "jax": jax.__version__, "python": platform.python_version()},
-        "methods_known": list(METHODS),
     }
 
 
@@ -76,6 +77,8 @@ def predict(block: Block, arm: Arm) -> Predictions:
     problem = block.problem
     x = problem.model.data["x"]
     every = np.asarray(probabilities(problem.network, arm.state.theta, x))
+    if not np.isfinite(every).all():
+        raise NonFiniteResultError("a chain's predictions are not finite.", "train with a smaller rate.")
     test = np.asarray(probabilities(problem.network, arm.state.theta, problem.test["x"]))
     return {"kept": every[:, problem.kept.row_ids], "removed": every[:, problem.removed], "test": test}
 

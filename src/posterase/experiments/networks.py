@@ -189,7 +189,8 @@ class LogPrior(eqx.Module):
     sd: float = eqx.field(static=True)
 
     def __call__(self, params: PyTree) -> Float[Array, ""]:
-        return -0.5 * sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)) / self.sd**2
+        squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)])
+        return -0.5 * jnp.sum(squares) / self.sd**2
 
 
 class LogLikelihood(eqx.Module):

@@ -77,7 +77,7 @@ def write(path: Path, tree: PyTree, notes: dict[str, Any]) -> None:
 def read(path: Path) -> tuple[PyTree, dict[str, Any]]:
     """What `write` wrote."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = dict(archive)
         notes = dict(json.loads(str(arrays.pop("notes"))))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:

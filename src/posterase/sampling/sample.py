@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Int, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
@@ -19,7 +19,7 @@ from posterase.model import AbstractModel
 from posterase.precision import numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sampler import Sampler, State
-from posterase.sampling.vectors import as_trees, as_vectors, of_vector
+from posterase.sampling.vectors import of_vector, running, standing
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -80,7 +80,7 @@ def sample(
     pieces, done = [], 0
     while done < draws:
         size = min(piece, draws - done)
-        state, thetas = _run(sampler, model, state, size, thin)
+        state, thetas = _run(sampler, model, state, size, jnp.asarray(thin, jnp.int32))
         check_diverged(state)
         pieces.append(thetas)
         done += size
@@ -91,22 +91,25 @@ def sample(
 
 
 @eqx.filter_jit
-def _run(sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: int) -> tuple[State, PyTree]:
+def _run(
+    sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: Int[Array, ""]
+) -> tuple[State, PyTree]:
+    """One compilation for a number of draws, whatever lies between them."""
     rows = rows_of(model.present)
-    state, unravel = as_vectors(state)
+    state, unravel = running(state)
 
     def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
         return jax.grad(of_vector(density(key, model, rows, sampler.batch), unravel))(theta)
 
-    def step(state: State, _: None) -> tuple[State, None]:
-        return jax.vmap(lambda chain: sampler.step(chain, ascent_at))(state), None
+    def step(_: Int[Array, ""], state: State) -> State:
+        return jax.vmap(lambda chain: sampler.step(chain, ascent_at))(state)
 
     def draw(state: State, _: None) -> tuple[State, PyTree]:
-        state, _ = jax.lax.scan(step, state, length=thin)
+        state = jax.lax.fori_loop(0, thin, step, state)
         return state, jax.vmap(lambda theta: model.constrain(unravel(theta)))(state.theta)
 
     state, thetas = jax.lax.scan(draw, state, length=draws)
-    return as_trees(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
+    return standing(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
 
 
 def check_diverged(state: State) -> None:

@@ -19,24 +19,33 @@ Unravel = Callable[[Any], PyTree]
 """Parameters as a model has them, from those of a running chain."""
 
 
-def as_vectors(state: State) -> tuple[State, Unravel]:
-    """Chains as vectors, and the way back. Parameters of different precision stay the tree they are."""
-    leaves = jax.tree.leaves(state.theta)
-    if len({leaf.dtype for leaf in leaves}) > 1:
-        return state, lambda theta: theta
-    unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], state.theta))[1]
-    return state._replace(theta=_raveled(state.theta), velocity=_raveled(state.velocity)), unravel
+def as_vectors(thetas: PyTree) -> tuple[PyTree, Unravel]:
+    """Trees of leaves `(chain, …)` as vectors, and the way back for one chain.
+
+    Parameters of different precision stay the tree they are.
+    """
+    if len({leaf.dtype for leaf in jax.tree.leaves(thetas)}) > 1:
+        return thetas, lambda theta: theta
+    unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], thetas))[1]
+    return raveled(thetas), unravel
 
 
-def as_trees(state: State, unravel: Unravel) -> State:
-    """The way back, for all chains."""
+def raveled(thetas: PyTree) -> Float[Array, "chain d"]:
+    """One vector a chain."""
+    return jax.vmap(lambda theta: ravel_pytree(theta)[0])(thetas)
+
+
+def running(state: State) -> tuple[State, Unravel]:
+    """Chains as they run, and the way back for one chain's parameters."""
+    theta, unravel = as_vectors(state.theta)
+    return state._replace(theta=theta, velocity=as_vectors(state.velocity)[0]), unravel
+
+
+def standing(state: State, unravel: Unravel) -> State:
+    """Chains as they are kept: the way back, for all of them."""
     return state._replace(theta=jax.vmap(unravel)(state.theta), velocity=jax.vmap(unravel)(state.velocity))
 
 
 def of_vector(density: Callable[[PyTree], Float[Array, ""]], unravel: Unravel) -> Callable[[Any], Float[Array, ""]]:
     """A density as a function of what runs."""
     return lambda theta: density(unravel(theta))
-
-
-def _raveled(tree: PyTree) -> Float[Array, "chain d"]:
-    return jax.vmap(lambda one: ravel_pytree(one)[0])(tree)
