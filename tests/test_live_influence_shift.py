@@ -157,6 +157,25 @@ def test_a_series_that_diverges_is_refused():
         LiveInfluenceShift(order=3, scale=1.0)(model, sampler, state, REQUESTS)
 
 
+def test_a_diverging_shift_can_be_left_out_and_is_counted(x64):
+    """With a limit, requests whose series exceeds it are refused, chain by chain: what is left are the steps alone."""
+    sampler = SGLD(Polynomial(1e-4), batch=16)
+    model, state = begin(sampler)
+    wild = {"order": 40, "scale": 50.0, "batch": 16}
+    refusing = LiveInfluenceShift(**wild, diverged_above=1e3)(model, sampler, state, REQUESTS)
+    alone = LiveInfluenceShift(**wild, shift=False)(model, sampler, state, REQUESTS)
+    np.testing.assert_array_equal(refusing.refused, [3, 3])
+    np.testing.assert_array_equal(refusing.state.theta["beta"], alone.state.theta["beta"])
+    assert (np.asarray(refusing.shift["beta"]) == 0).all()
+    tame = {"order": 12, "scale": 0.2, "batch": 16}
+    kept = LiveInfluenceShift(**tame, diverged_above=1e3)(model, sampler, state, REQUESTS)
+    plain = LiveInfluenceShift(**tame)(model, sampler, state, REQUESTS)
+    assert kept.refused.sum() == plain.refused.sum() == 0
+    np.testing.assert_array_equal(kept.state.theta["beta"], plain.state.theta["beta"])
+    with pytest.raises(errors.InvalidOptionError, match="diverged_above"):
+        LiveInfluenceShift(diverged_above=0.0)
+
+
 def test_a_chain_that_diverges_on_the_way_names_its_step():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.DiscretisedChainWarning)

@@ -153,6 +153,15 @@ def test_the_record_of_the_last_full_run(request):
 def test_public_names():
     """What DESIGN promises under `pe.`; a change here is a change of the interface."""
     expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "erase", "Policy", "Verdict", "CG", "Cholesky"}
-    expected |= {"Reweight", "InfluenceShift", "Transport", "Rejuvenate", "Refit", "Continue", "match"}
+    expected |= {
+        "Reweight",
+        "InfluenceShift",
+        "Transport",
+        "Rejuvenate",
+        "Refit",
+        "Continue",
+        "ContinueUnfinished",
+        "match",
+    }
     assert expected <= set(dir(pe))
     assert jnp.exp(0.0) == pe.positive.forward(jnp.array(0.0))

@@ -19,6 +19,7 @@ from posterase.erasers.refit import Refit as Refit
 from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
 from posterase.erasers.reweight import Reweight as Reweight
 from posterase.erasers.transport import Transport as Transport
+from posterase.erasers.unfinished import ContinueUnfinished as ContinueUnfinished
 from posterase.matching import match as match
 from posterase.model import MaskedModel as MaskedModel
 from posterase.model import Model as Model

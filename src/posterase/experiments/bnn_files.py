@@ -13,7 +13,9 @@ from jaxtyping import UInt8
 
 from posterase.errors import InputFileError
 from posterase.experiments import figures as drawing
-from posterase.experiments.bnn_tables import OURS, Result, all_grids, latex, markdown, name_of, note_of
+from posterase.experiments.bnn_page import all_grids
+from posterase.experiments.bnn_tables import OURS, Result, name_of, note_of
+from posterase.experiments.grids import latex, markdown
 from posterase.files import make_folder, written_whole
 
 Pictures = UInt8[np.ndarray, "images height width channels"]
