@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from posterase.errors import InputFileError, MissingExtraError
-from posterase.experiments import bnn, bnn_files, figures
+from posterase.experiments import bnn, bnn_files, bnn_page, figures, grids
 from posterase.experiments import bnn_tables as tables
 
 CLASSES = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -235,15 +235,15 @@ def numbers(text):
 
 
 def test_the_three_renderings_agree(paper_blocks):
-    for grid in tables.all_grids(paper_blocks):
+    for grid in bnn_page.all_grids(paper_blocks):
         stream = io.StringIO()
-        Console(file=stream, width=400).print(tables.rich_table(grid))
-        tex = tables.latex(grid)
-        assert numbers(tables.markdown(grid)) == numbers(tex) == numbers(stream.getvalue())
+        Console(file=stream, width=400).print(grids.rich_table(grid))
+        tex = grids.latex(grid)
+        assert numbers(grids.markdown(grid)) == numbers(tex) == numbers(stream.getvalue())
         assert tex.isascii(), tex
         assert r"\_1" not in tex  # mathematics is not escaped twice
         assert len({line.count(" & ") for line in tex.splitlines() if line.endswith(r"\\")}) == 1
-        lines = [line for line in tables.markdown(grid).splitlines() if line.startswith("|")]
+        lines = [line for line in grids.markdown(grid).splitlines() if line.startswith("|")]
         assert len({line.count("|") for line in lines}) == 1
 
 
@@ -257,18 +257,18 @@ def test_ε_has_its_floor_beside_it(block):
 
 
 def test_the_page_holds_every_table(paper_blocks):
-    page = tables.page(paper_blocks)
+    page = bnn_page.page(paper_blocks)
     for result in paper_blocks:
         assert f"### {result['title']}" in page
-    for grid in tables.all_grids(paper_blocks):
-        assert grid.title == "Figures that do not match" or tables.markdown(grid) in page
+    for grid in bnn_page.all_grids(paper_blocks):
+        assert grid.title == "Figures that do not match" or grids.markdown(grid) in page
     assert "posterase reproduce cifar10 --precision float32" in page
     assert "](../figures/networks/cifar10-sgld-5000-case-study-corrected.png)" in page
     assert not re.search(r"\b(nan|None|inf)\b", page)
 
 
 def test_the_page_says_what_was_not_measured(poor):
-    page = tables.page([poor])
+    page = bnn_page.page([poor])
     assert not re.search(r"\b(nan|None|inf)\b", page)
     assert page.count("not measured") > 20
     assert "0.80 to 1.30; none that is finite in 2 of 5 chains" in page
@@ -292,7 +292,7 @@ def test_numbers_that_are_not_finite_become_null(poor, tmp_path):
     path = bnn_files.write_block(poor, tmp_path)
     assert not re.search("NaN|Infinity", path.read_text())
     (found,) = bnn_files.read(tmp_path)
-    assert tables.page([found]) == tables.page([poor])
+    assert bnn_page.page([found]) == bnn_page.page([poor])
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"settings": {}, "methods": {}}', '{"settings": 1, "methods": 2}'])
