@@ -2,33 +2,33 @@
 
 A chain of SG-MCMC on a network is stopped long before it is stationary: going on with it on the kept rows trains it
 further, which moves it more than the removal does. What a refit would have given is not the kept posterior but the end
-of the same recipe on other rows. To first order that end can be had from the chain's own: write the recipe as a flow
-θ̇ = ∇full(θ), of which the refit runs θ̇ = ∇kept(θ). The difference δ of the two obeys
+of the same recipe on other rows. To first order that end can be had from the chain's own. Step sizes of such recipes
+are a rate over the number of rows, so that the chain follows the flow θ̇ = ∇full(θ)/N and the refit θ̇ = ∇kept(θ)/N′.
+The difference δ of the two begins at zero and obeys
 
-    δ̇ = −H δ − ∇removed(θ),    δ(0) = 0,        H = −∇² kept
+    N′ δ̇ = ∇kept(θ + δ) − (N′/N) ∇full(θ)
 
-with the push −∇removed taken along the way. With both frozen at the chain's end θ₀ it is the flow, from θ₀, of
+along the chain's way θ. With that way frozen at its end θ₀ it is the flow, from θ₀, of
 
-    θ̇ = ∇kept(θ) − ∇full(θ₀)  =  [∇kept(θ) − ∇kept(θ₀)] − ∇removed(θ₀)                                    (corrected)
+    N′ θ̇ = ∇kept(θ) − (N′/N) ∇full(θ₀)                                                                   (corrected)
 
-the kept gradient with the drift that the chain has at its end taken off. It climbs kept(θ) − ∇full(θ₀)·θ, whose top is
-the Newton shift of the paper's Eq. 1 and its higher orders; and stopped after a time T it leaves directions of small
-curvature alone (those with λT ≪ 1), as the recipe itself, which ran no longer, leaves them. No Hessian is inverted, so
-that none needs to be definite.
+the kept gradient with the drift that the chain has at its end taken off: rows removed at random, which would have left
+the recipe's way as it was, leave the chain where it is. It climbs kept(θ) − (N′/N) ∇full(θ₀)·θ; and stopped after a
+time it leaves directions of small curvature alone, as the recipe itself, which ran no longer, leaves them. No Hessian
+is inverted, so that none needs to be definite.
 
 Steps are stochastic with variance reduced (Johnson & Zhang 2013): a batch of kept rows is evaluated at θ and at θ₀, and
 the difference of the two gradients vanishes with θ − θ₀. A step costs two gradients of a batch; no pass over the kept
 rows is made at all.
 
 The frozen drift ages. As the chain moves, its own drift falls, and taking off all of what it was at θ₀ trains the
-network backwards: the longer it runs, the worse it fits the kept rows. `corrected` below 1 leaves some of the training
-in, to make up for it.
+network backwards: the longer it runs, the worse it fits the kept rows. `corrected` below 1 takes off less.
 
 It stops by itself. After every round the corrected objective is looked at on control rows: where it rises no more
 (less than `tolerance` of its whole rise, two rounds in turn), or the budget is spent, the chain is done. A round that
 ends in numbers that are not finite, with less than half of the objective's rise so far, or with a loss on the kept rows
-beyond `loss_limit` times the one before the erasure, is refused: the chain goes back to where the round began and on
-with half the step size.
+higher by more than `loss_limit` times what it was before the erasure (or one nat, where that is more), is refused: the
+chain goes back to where the round began and on with half the step size.
 
 For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `Continue` there.
 """
@@ -36,6 +36,7 @@ For a chain that *is* stationary the correction is wrong, since ∇full is not z
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -60,6 +61,9 @@ from posterase.sampling.vectors import Unravel, as_vectors, of_vector
 FALLEN = 0.5
 """A round is refused that leaves less than this share of the objective's rise. Steps are noisy, so that the objective
 may fall a little on the way; a step size that is too large makes it fall to nothing within a round."""
+
+A_NAT = 1.0
+"""By less than this an objective is not said to fall."""
 
 PATIENCE = 2
 """Rounds in turn without a rise, after which a chain is done."""
@@ -101,24 +105,25 @@ class ContinueUnfinished(Eraser):
     Parameters
     ----------
     steps
-        The most steps a chain takes: the budget. Each costs two gradients of a batch.
+        The most steps a chain takes: the budget, in whole rounds, at least one. Each costs two gradients of a batch.
     rate
         Step sizes are rate/N′, N′ the kept rows; they fall to zero along the budget as a cosine does.
     momentum
         Share of the last step that the next one repeats.
     corrected
-        Share of the chain's drift that is taken off: 1, all of it; 0, none, and the chain just trains on.
+        Share that is taken off of the chain's drift (N′/N) ∇full(θ₀): 1, all of it; 0, none, and it just trains on.
     batch
         Rows a step.
     every
         Steps a round.
     control
-        Kept rows that the objective is looked at on, after every round.
+        Kept rows that the objective is looked at on, after every round; where there are fewer, all.
     tolerance
         A chain is done where two rounds in turn bring less than this share of the whole rise each. None: when the
         budget is spent.
     loss_limit
-        A round is refused where the loss on the kept control rows exceeds this many times the one before the erasure.
+        A round is refused where it has made the loss on the control rows higher by this share of what it was (or of one
+        nat, where that is more).
     """
 
     steps: int = eqx.field(static=True)
@@ -129,7 +134,7 @@ class ContinueUnfinished(Eraser):
     every: int = eqx.field(default=25, static=True)
     control: int = eqx.field(default=512, static=True)
     tolerance: Number | None = 0.005
-    loss_limit: Number = 1.5
+    loss_limit: Number = 0.5
 
     def __check_init__(self) -> None:
         for name in ("steps", "batch", "every", "control"):
@@ -144,10 +149,10 @@ class ContinueUnfinished(Eraser):
                 f"rate is {self.rate}, momentum is {self.momentum}.",
                 "use a positive rate, and a momentum of at least 0 and below 1.",
             )
-        if not (float(known[2]) >= 0 and float(self.loss_limit) > 1):
+        if not (float(known[2]) >= 0 and float(self.loss_limit) > 0):
             raise InvalidOptionError(
                 f"tolerance is {self.tolerance}, loss_limit is {self.loss_limit}.",
-                "use a tolerance of at least 0, or None, and a loss_limit above 1.",
+                "use a tolerance of at least 0, or None, and a positive loss_limit.",
             )
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
@@ -160,12 +165,16 @@ class ContinueUnfinished(Eraser):
         for at in range(0, n, size):
             thetas = jax.tree.map(lambda leaf: leaf[at : at + size], flat)  # noqa: B023
             keys = jax.vmap(lambda chain: jax.random.fold_in(key, chain))(jnp.arange(at, min(at + size, n)))
-            pieces.append(_continue(numbers_as_arrays(self), model, kept, removal, keys, thetas))
+            control = self._control(kept.n_rows)
+            pieces.append(_continue(numbers_as_arrays(self), model, kept, removal, keys, thetas, control))
         chains = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
         params = jax.vmap(model.constrain)(chains.theta)
         params = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), params, draws.params)
         returned = replaced(draws, params, draws.log_weights, "the corrected steps")
         return self._erased(returned, chains, model, kept, removal)
+
+    def _control(self, rows: int) -> int:
+        return min(self.control, rows)
 
     def _erased(
         self, draws: Draws, chains: Chain, model: AbstractModel, kept: AbstractModel, removal: Removal
@@ -179,7 +188,7 @@ class ContinueUnfinished(Eraser):
             loss=np.stack([np.asarray(chains.first_loss, float), np.asarray(chains.loss, float)], axis=1),
         )
         rows = kept.n_rows
-        control = min(self.control, rows)
+        control = self._control(rows)
         gradients = 2 * self.every * rounds.sum() * self.batch + len(rounds) * (removal.n_rows + control)
         cost = Cost(
             gradients=float(gradients) / rows,
@@ -226,11 +235,13 @@ def _continue(
     removal: Removal,
     keys: Key[Array, " chain"],
     thetas: PyTree,
+    control: int,
 ) -> Chain:
     assert isinstance(kept, Model)
     rows = rows_of(kept.present)
     vectors, unravel = as_vectors(thetas)
-    chains = jax.vmap(lambda key, theta: _one(eraser, model, kept, rows, removal, unravel, key, theta))(keys, vectors)
+    one = functools.partial(_one, eraser, model, kept, rows, removal, unravel, control)
+    chains = jax.vmap(one)(keys, vectors)
     return chains._replace(theta=jax.vmap(unravel)(chains.theta))
 
 
@@ -241,12 +252,15 @@ def _one(
     rows: Rows,
     removal: Removal,
     unravel: Unravel,
+    n_control: int,
     key: Key[Array, ""],
     origin: PyTree,
 ) -> Chain:
     """One chain's erasure; all densities are log densities, so that it climbs."""
     for_control, for_steps = jax.random.split(key)
-    control = jax.tree.map(lambda leaf: leaf[draw(for_control, rows, eraser.control)], kept.data)
+    among = jax.random.permutation(for_control, rows.order.shape[0])
+    chosen = rows.order[jnp.argsort(jnp.where(jnp.arange(len(among)) < rows.n, among, len(among)))[:n_control]]
+    control = jax.tree.map(lambda leaf: leaf[chosen], kept.data)
 
     def density_and_loss(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """log p(θ, kept rows) and the mean loss, estimated on the control rows."""
@@ -257,7 +271,8 @@ def _one(
 
     push = jax.grad(of_vector(RemovedLogLikelihood(model, removal), unravel))(origin)
     (level, loss), slope = jax.value_and_grad(density_and_loss, has_aux=True)(origin)
-    drift = jax.tree.map(lambda on_kept, on_removed: eraser.corrected * (on_kept + on_removed), slope, push)
+    share = eraser.corrected * rows.n / model.present.sum()
+    drift = jax.tree.map(lambda on_kept, on_removed: share * (on_kept + on_removed), slope, push)
 
     def step(
         carry: tuple[PyTree, PyTree], at: tuple[Key[Array, ""], Float[Array, ""]]
@@ -266,7 +281,7 @@ def _one(
         key, step_size = at
         batch = of_vector(BatchDensity(kept, draw(key, rows, eraser.batch), rows.n), unravel)
         here, there = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
-        ascent = jax.tree.map(lambda a, b, c: a - eraser.corrected * (b + c), here, there, push)
+        ascent = jax.tree.map(lambda a, b, c: a - share * (b + c), here, there, push)
         velocity = jax.tree.map(lambda v, g: (eraser.momentum * v + step_size * g).astype(v.dtype), velocity, ascent)
         return (jax.tree.map(jnp.add, theta, velocity), velocity), None
 
@@ -280,7 +295,8 @@ def _one(
         (theta, velocity), _ = jax.lax.scan(step, (chain.theta, chain.velocity), (keys, step_sizes))
         value, loss = density_and_loss(theta)
         rise = value - level - _inner(drift, jax.tree.map(jnp.subtract, theta, origin))
-        good = jnp.isfinite(rise) & (rise >= FALLEN * chain.rise) & (loss <= eraser.loss_limit * chain.first_loss)
+        reasonable = loss - chain.first_loss <= eraser.loss_limit * jnp.maximum(jnp.abs(chain.first_loss), 1)
+        good = jnp.isfinite(rise) & (rise >= FALLEN * chain.rise - A_NAT) & reasonable
         least = -jnp.inf if eraser.tolerance is None else eraser.tolerance * rise
         after = chain._replace(
             theta=theta,
@@ -292,8 +308,7 @@ def _one(
         back = chain._replace(
             velocity=jax.tree.map(jnp.zeros_like, velocity), scale=chain.scale / 2, refused=chain.refused + 1
         )
-        chosen = jax.tree.map(lambda a, b: jnp.where(good, a, b), after, back)
-        return chosen._replace(rounds=chain.rounds + 1)
+        return jax.tree.map(lambda a, b: jnp.where(good, a, b), after, back)._replace(rounds=chain.rounds + 1)
 
     zero = jnp.zeros((), jnp.int32)
     still = jax.tree.map(jnp.zeros_like, origin)
