@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from posterase.errors import InputFileError, InvalidOptionError
-from posterase.experiments import bnn, bnn_results
+from posterase.errors import DivergedError, InputFileError, InvalidOptionError, OutputError
+from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables, grids
 from posterase.experiments.stages import Stages
 from posterase.interfaces import network_commands
 from posterase.interfaces.cli import app
@@ -87,7 +87,7 @@ def test_figures_are_what_they_say(ran):
         targets = [np.abs(seen[name] - seen[other]).sum(-1).mean(1) for other in ("retrain", "retrain 2")]
         np.testing.assert_allclose(result["methods"][name]["difference_removed"], np.mean(targets, axis=0), rtol=1e-4)
     pair = np.abs(seen["retrain"] - seen["retrain 2"]).sum(-1).mean(1)
-    np.testing.assert_allclose(result["floor"]["removed"], pair, rtol=1e-4)
+    np.testing.assert_allclose(result["floor"]["difference_removed"], pair, rtol=1e-4)
     np.testing.assert_allclose(result["methods"]["retrain 2"]["difference_removed"], pair, rtol=1e-4)
 
 
@@ -137,6 +137,8 @@ def test_stages_belong_to_their_settings(ran):
     assert found(dataclasses.replace(TINY, removed=20)) == {"origin"}
     for change in ({"seed": 1}, {"sampler": "sghmc"}, {"rate": 0.02}, {"precision": "bfloat16"}):
         assert found(dataclasses.replace(TINY, **change)) == set(), change
+    assert found(dataclasses.replace(TINY, corrected_rate=0.01)) == found(TINY) - {"corrected"}
+    assert found(dataclasses.replace(TINY, fine_tuning_steps=11)) == found(TINY) - {"fine-tuning"}
 
 
 def test_a_broken_stage_is_named(ran, tmp_path):
@@ -154,6 +156,35 @@ def test_the_corrected_continuation_keeps_to_its_budget():
             rounds = eraser.steps / eraser.every
             rows = 2 * eraser.steps * settings.batch + settings.removed + eraser.control * (1 + (rounds + 1) / 3)
             assert 0.04 < rows / (settings.steps * settings.batch) <= 0.05, settings.title
+
+
+def test_a_method_that_fails_is_named_and_the_others_go_on(ran, monkeypatch, tmp_path):
+    folder, _, whole = ran
+    for path in folder.iterdir():
+        if not path.name.startswith("paper"):
+            (tmp_path / path.name).write_bytes(path.read_bytes())
+
+    def diverge(*_, **__):
+        raise DivergedError("chain 1 was not finite after step 7.", "use smaller steps.")
+
+    monkeypatch.setattr(bnn, "paper", diverge)
+    result = bnn_results.results(bnn.run(TINY, stages=Stages(tmp_path)))
+    assert result["methods"]["paper"] == {"notes": {"failed": "chain 1 was not finite after step 7."}}
+    assert result["methods"]["corrected"]["error_kept"] == whole["methods"]["corrected"]["error_kept"]
+    shown = "\n".join(grids.markdown(grid) for grid in bnn_tables.block_grids(result))
+    assert "not measured" in shown
+
+
+def test_rows_that_are_not_there_cannot_be_removed():
+    with pytest.raises(InvalidOptionError, match="of 60"):
+        bnn.prepare(dataclasses.replace(TINY, removed=61))
+    with pytest.raises(InvalidOptionError, match="no method 'magic'"):
+        bnn.run(TINY, methods=("magic",))
+
+
+def test_a_part_of_the_rows_has_as_many_of_each_class():
+    rows = bnn.prepare(dataclasses.replace(TINY, rows=200, removed=5)).model.data["y"]
+    np.testing.assert_array_equal(np.bincount(rows), np.full(10, 20))
 
 
 def test_blocks_are_the_papers():
@@ -192,8 +223,15 @@ def test_jobs_lists_and_runs_nothing(tmp_path, monkeypatch):
 def test_what_cannot_be_run_is_refused_at_once():
     with pytest.raises(InvalidOptionError, match="--sampler"):
         network_commands.chosen("digits", "nuts", None, False)
-    with pytest.raises(InvalidOptionError, match="use 72 or 143"):
+    with pytest.raises(InvalidOptionError, match="use 130 or 143"):
         network_commands.chosen("digits", "sgld", 5, False)
+
+
+def test_results_of_other_settings_are_not_overwritten(ran, tmp_path):
+    bnn_files.write_block(ran[2], tmp_path)
+    other = dataclasses.replace(TINY, seed=5)
+    with pytest.raises(OutputError, match="another seed"):
+        network_commands.run_blocks([other], tmp_path, None)
 
 
 def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):

@@ -31,7 +31,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.checks import is_a, row_ids
 from posterase.draws import Draws
@@ -42,6 +42,9 @@ from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sample import check_diverged, check_state
 from posterase.sampling.sampler import Sampler, State, streams
 from posterase.sampling.vectors import Unravel, of_vector, running, standing
+
+MOST_LOST = 1.0
+"""Nats a kept row may lose by a shift, where shifts can be refused."""
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -99,8 +102,9 @@ class LiveInfluenceShift(eqx.Module):
     batch
         Rows that each Hessian-vector product sees. None: all that are present.
     diverged_above
-        With a number, a request's shift is left out for a chain where the last term exceeds the first so many times, or
-        is not finite, and is counted as refused. None: a series whose last term is not below its first is an error.
+        With a number, a request's shift is left out for a chain where the last term exceeds the first so many times or
+        is not finite, or where the kept rows would lose more than a nat each by it; it is counted as refused, and its
+        last term is infinite. None: a series whose last term is not below its first is an error.
     """
 
     order: int = eqx.field(default=32, static=True)
@@ -158,7 +162,7 @@ class LiveInfluenceShift(eqx.Module):
         if self.diverged_above is None:
             _check_converged(last_term, (state.diverged - begun - 1) // (self.samples * (self.order + 1)))
         else:
-            refused = (~(last_term <= float(self.diverged_above))).sum(axis=0)
+            refused = (~np.isfinite(last_term)).sum(axis=0)
         check_diverged(state)
         listed = ["shift and last_term of this result, which are made from the removed rows' gradients"]
         if self.step_size == "fixed":
@@ -270,11 +274,19 @@ def _request(
         shift = jax.tree.map(lambda leaf: (-c * leaf).astype(leaf.dtype), total)
         return state, shift, _norm(last) / jnp.maximum(_norm(push), jnp.finfo(c.dtype).tiny)
 
+    def reasonable(state: State, shift: PyTree) -> Bool[Array, ""]:
+        """Whether the kept rows lose less than a nat each by the shift, as far as a batch of them tells."""
+        key = streams(state.key, state.step).curvature
+        value = of_vector(density(key, kept, rows_of(kept.present), eraser.batch), unravel)
+        lost = value(state.theta) - value(jax.tree.map(jnp.add, state.theta, shift))
+        return lost / kept.present.sum() <= MOST_LOST
+
     def chain(state: State) -> tuple[State, PyTree, Float[Array, ""]]:
         if eraser.shift:
             state, shift, last_term = influence(state)
             if eraser.diverged_above is not None:
-                fine = last_term <= eraser.diverged_above
+                fine = jnp.isfinite(last_term) & (last_term <= eraser.diverged_above) & reasonable(state, shift)
+                last_term = jnp.where(fine, last_term, jnp.inf)
                 shift = jax.tree.map(lambda leaf: jnp.where(fine, leaf, 0), shift)
         else:
             state, _ = jax.lax.scan(step, state, length=eraser.samples * (eraser.order + 1))

@@ -20,8 +20,10 @@ N is the number of rows trained on, so that retraining has N′ there.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -29,16 +31,17 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
+from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
 from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.unfinished import ContinueUnfinished
+from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.stages import Stage, Stages
-from posterase.model import Model
+from posterase.model import Model, Removal
 from posterase.sampling.sample import sample, start
 from posterase.sampling.sampler import NoiseFree, Sampler, State
 from posterase.sampling.schedules import Polynomial
@@ -75,7 +78,7 @@ class Settings:
     retrainings: int = 2
     """Trainings on the kept rows from every pre-trained start: the target, and others for the floor."""
     rows: int | None = None
-    """Training rows that are used, and as many for pre-training. None: all."""
+    """Training rows that are used, as many of each class, and as many for pre-training. None: all."""
     test_rows: int | None = None
     network: Literal["lenet", "cifar", "digits"] = "lenet"
     precision: networks.Precision = "float32"
@@ -135,6 +138,7 @@ PAPER: dict[str, tuple[Settings, tuple[int, int]]] = {
             steps=20_000,
             noise_free_steps=5000,
             scale=0.08,
+            precision="bfloat16",
             case_study=(4217, 6872, 7349, 492),
         ),
         (3000, 5000),
@@ -158,7 +162,7 @@ PAPER: dict[str, tuple[Settings, tuple[int, int]]] = {
             corrected_rate=0.03,
             case_study=(0, 1, 2, 3),
         ),
-        (72, 143),
+        (130, 143),
     ),
 }
 """Each data set's settings, and the two numbers of rows that are removed."""
@@ -169,7 +173,7 @@ def blocks(dataset: str, *, quick: bool = False, **changes: Any) -> list[Setting
     base, sizes = PAPER[dataset]
     base = dataclasses.replace(base, **changes)
     made = [dataclasses.replace(base, sampler=sampler, removed=size) for sampler in ("sgld", "sghmc") for size in sizes]
-    return [a_tenth(each) for each in made] if quick else made
+    return [dataclasses.replace(a_tenth(each), **changes) for each in made] if quick else made
 
 
 def a_tenth(settings: Settings) -> Settings:
@@ -185,6 +189,7 @@ def a_tenth(settings: Settings) -> Settings:
         noise_free_steps=settings.noise_free_steps // 10,
         fine_tuning_steps=settings.fine_tuning_steps // 10,
         draws=30,
+        precision="float32",
         case_study=tuple(image % 1000 for image in settings.case_study),
     )
 
@@ -228,10 +233,15 @@ def prepare(settings: Settings, folder: Path | None = None) -> Problem:
     loaded = datasets.load(settings.dataset, folder)
     assert loaded.test is not None
     network = make_network(settings)
-    size = network.image[0]  # type: ignore[attr-defined]
+    size = network.image[0]
     train = as_rows(loaded.train, settings.rows, size)
     model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), train)
     of_class = np.flatnonzero(np.asarray(train["y"]) == settings.removed_class)
+    if not 0 < settings.removed <= len(of_class):
+        raise InvalidOptionError(
+            f"{settings.removed} rows of class {settings.removed_class} are to be removed, of {len(of_class)}.",
+            "remove one at least, and no more than there are.",
+        )
     chosen = np.random.default_rng(settings.seed).permutation(of_class)[: settings.removed]
     removal = model.removal(chosen)
     requests = np.split(chosen, range(settings.request_rows, len(chosen), settings.request_rows))
@@ -239,9 +249,13 @@ def prepare(settings: Settings, folder: Path | None = None) -> Problem:
     return Problem(settings, network, model, model.without(removal), test, chosen, requests, loaded.classes)
 
 
-def as_rows(images: datasets.Images, rows: int | None, size: int) -> dict[str, UInt8[np.ndarray, "..."] | Array]:
-    """Images and classes as a model's data; the first `rows` of them."""
-    return {"x": datasets.resized(images.x[:rows], size), "y": images.y[:rows].astype(np.int32)}
+def as_rows(images: datasets.Images, rows: int | None, size: int) -> dict[str, Shaped[np.ndarray, "rows ..."]]:
+    """Images and classes as a model's data; of `rows` of them, the first of each class, as many of each."""
+    some = np.arange(len(images.y))
+    if rows is not None:
+        classes = np.unique(images.y)
+        some = np.sort(np.concatenate([np.flatnonzero(images.y == each)[: rows // len(classes)] for each in classes]))
+    return {"x": datasets.resized(images.x[some], size), "y": images.y[some].astype(np.int32)}
 
 
 # --- the recipe
@@ -283,7 +297,7 @@ def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     loaded = datasets.load(settings.pretraining, folder, test=False)
     classes = int(loaded.train.y.max()) + 1
     network = make_network(settings, classes)
-    train = as_rows(loaded.train, settings.rows, network.image[0])  # type: ignore[attr-defined]
+    train = as_rows(loaded.train, settings.rows, network.image[0])
     prior = networks.LogPrior(settings.prior_sd if settings.pretraining_prior else float("inf"))
     model = Model(prior, networks.LogLikelihood(network), train)
     climb = NoiseFree(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
@@ -293,7 +307,7 @@ def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     trained = advance(model, sampler, state, settings.pretraining_steps, named(report, "pre-training")).theta
     if classes == 10:
         return trained
-    last = list(trained)[-1]  # another number of classes: the last layer is new
+    last = network.last_layer  # another number of classes: this layer is new
     return {**trained, last: fresh[last]}
 
 
@@ -335,6 +349,7 @@ def paper(problem: Problem, origin: Arm, clock: Clock, *, shift: bool) -> Arm:
     )
     state, model, sampler, _ = origin
     total, panels, refused, terms, done = len(problem.requests), [_looks(problem, state)], 0, [], 0
+    gone = [0]
     for part in np.array_split(np.arange(total), PANELS - 1):
         asked = [problem.requests[at] for at in part]
         if asked:
@@ -344,16 +359,28 @@ def paper(problem: Problem, origin: Arm, clock: Clock, *, shift: bool) -> Arm:
             terms.append(erased.last_term)
             refused += int(erased.refused.sum())
             done += len(asked)
-        panels.append(_looks(problem, state))
+            gone.append(sum(map(len, problem.requests[:done])))
+            panels.append(_looks(problem, state))
     last = np.concatenate(terms)
     notes = {
         "seconds": clock.seconds(),
         "requests": total,
-        "last_term": {"median": float(np.nanmedian(last)), "largest": float(np.nanmax(last))} if shift else None,
+        "last_term": _last_terms(last) if shift else None,
         "refused_shifts": refused,
         "panels": np.stack(panels, axis=1).tolist(),
+        "panel_removed": gone,
     }
     return Arm(state, model, sampler, notes)
+
+
+def _last_terms(values: Float[np.ndarray, "requests chains"]) -> dict[str, Any]:
+    """Of the series' last terms over their first, those that are numbers; and how many are not."""
+    finite = values[np.isfinite(values)]
+    return {
+        "median": float(np.median(finite)) if finite.size else None,
+        "largest": float(finite.max()) if finite.size else None,
+        "not_finite": int(values.size - finite.size),
+    }
 
 
 def correct(problem: Problem, origin: Arm) -> Arm:
@@ -384,14 +411,20 @@ def correct(problem: Problem, origin: Arm) -> Arm:
         "share_of_retraining": erased.evidence.cost.evaluations / retraining,
     }
     if settings.case_study:
+        gone = sorted({share * len(problem.removed) // (PANELS - 1) for share in range(PANELS)})
         panels = [_looks(problem, origin.state)]
-        for share in range(1, PANELS - 1):
-            some = problem.model.removal(problem.removed[: share * len(problem.removed) // (PANELS - 1)])
-            part = eraser(key, problem.model, draws, some).draws
+        for rows in gone[1:-1]:
+            part = eraser(key, problem.model, draws, _first(removal, rows)).draws
             panels.append(_looks(problem, origin.state._replace(theta=_only(part))))
         panels.append(_looks(problem, origin.state._replace(theta=_only(erased.draws))))
-        notes["panels"] = np.stack(panels, axis=1).tolist()
+        notes |= {"panels": np.stack(panels, axis=1).tolist(), "panel_removed": gone}
     return _after(problem, origin.state._replace(theta=_only(erased.draws)), notes)
+
+
+def _first(removal: Removal, rows: int) -> Removal:
+    """The first rows of a removal, padded to the size of all, so that nothing is compiled for them."""
+    counted = jnp.arange(len(removal.rows)) < rows
+    return Removal(rows=jnp.where(counted, removal.rows, removal.rows[0]), counted=counted)
 
 
 def corrected_eraser(settings: Settings) -> ContinueUnfinished:
@@ -414,18 +447,20 @@ def importance_sample(problem: Problem, origin: Arm) -> Arm:
     sampled = sample(origin.model, origin.sampler, origin.state, settings.draws)
     removal = problem.model.removal(problem.removed)
     begun = time.perf_counter()
-    picked, k_hats, sizes = [], [], []
+    picked, places, k_hats, sizes = [], [], [], []
     for chain in range(settings.chains):
         own = Draws(jax.tree.map(lambda leaf: leaf[chain : chain + 1], sampled.draws.params))  # noqa: B023
         erased = Reweight()(0, problem.model, own, removal)
         weights = np.asarray(erased.draws.weights, float).ravel()
         at = np.random.default_rng([settings.seed, chain]).choice(len(weights), p=weights / weights.sum())
         picked.append(jax.tree.map(lambda leaf: leaf[chain, at], sampled.draws.params))  # noqa: B023
+        places.append(at + 1)
         k_hats.append(erased.evidence.pareto_k)
         sizes.append(float(1 / np.sum((weights / weights.sum()) ** 2)))
     theta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picked)
     notes = {"seconds": time.perf_counter() - begun, "requests": 1, "k_hat": k_hats, "ess": sizes}
-    return _after(problem, origin.state._replace(theta=theta), notes)
+    # A state that was drawn goes on from its own step: its noise is spent.
+    return _after(problem, origin.state._replace(theta=theta, step=origin.state.step + jnp.asarray(places)), notes)
 
 
 def _only(draws: Draws) -> PyTree:
@@ -452,10 +487,12 @@ def probabilities(
     network: networks.Network, thetas: PyTree, x: UInt8[Array, "rows height width channels"]
 ) -> Float[Array, "chains rows classes"]:
     """Class probabilities of every chain, in blocks of rows."""
+    network = network.precisely()
     size = min(len(x), 1000)
     blocks = jnp.pad(x, ((0, -len(x) % size), (0, 0), (0, 0), (0, 0))).reshape(-1, size, *x.shape[1:])
     each = jax.vmap(lambda theta, block: jax.nn.softmax(network.logits(theta, block)), (0, None))
-    out = jax.lax.map(lambda block: each(thetas, block), blocks)  # (blocks, chains, size, classes)
+    with jax.default_matmul_precision("float32"):
+        out = jax.lax.map(lambda block: each(thetas, block), blocks)  # (blocks, chains, size, classes)
     return jnp.moveaxis(out, 1, 0).reshape(out.shape[1], -1, out.shape[-1])[:, : len(x)]
 
 
@@ -468,6 +505,8 @@ class Block(NamedTuple):
     problem: Problem
     arms: dict[str, Arm]
     """`retrain`, further retrainings as `retrain 2` …, and the methods."""
+    failed: dict[str, str]
+    """Methods that gave no network at all, and why."""
 
 
 def run(
@@ -479,9 +518,14 @@ def run(
     report: Report = lambda *_: None,
 ) -> Block:
     """Run one block; finished stages are read from where they were kept."""
+    unknown = sorted(set(methods) - set(METHODS))
+    if unknown:
+        raise InvalidOptionError(f"there is no method {unknown[0]!r}.", f"use some of: {', '.join(METHODS)}.")
     problem = prepare(settings, data)
     kept_stages = stages or Stages(None)
-    initial = kept_stages.tree("pre-trained", _of_pretraining(settings), lambda: pretrain(settings, data, report))
+    initial = kept_stages.tree(
+        "pre-trained", depends_on(settings, "pre-trained"), lambda: pretrain(settings, data, report)
+    )
 
     def stage(name: str, group: dict[str, Any], model: Model, sampler: Sampler, make: Callable[[], Arm]) -> Arm:
         def made() -> Stage:
@@ -494,16 +538,16 @@ def run(
 
     full, kept = problem.model, problem.kept
     of_all, of_kept = (make_sampler(settings, model.n_rows) for model in (full, kept))
-    whole = dataclasses.asdict(settings)
 
     def training(model: Model, seed: int, title: str) -> Arm:
         return train(problem, model, initial, seed, Clock(named(report, title)))
 
-    origin = stage("origin", _of_training(settings), full, of_all, lambda: training(full, 1, "training"))
+    origin = stage("origin", depends_on(settings, "origin"), full, of_all, lambda: training(full, 1, "training"))
     arms = {"origin": origin}
     for at in range(settings.retrainings if "floor" in methods else 1):
         name = _retraining(at)
-        arms[name] = stage(name, whole, kept, of_kept, lambda: training(kept, 2 + at, name))  # noqa: B023
+        after = depends_on(settings, "retrain")
+        arms[name] = stage(name, after, kept, of_kept, lambda: training(kept, 2 + at, name))  # noqa: B023
     makers: dict[str, Callable[[], Arm]] = {
         "fine-tuning": lambda: fine_tune(problem, origin, Clock(named(report, "fine-tuning"))),
         "paper": lambda: paper(problem, origin, Clock(named(report, "the paper's method")), shift=True),
@@ -511,10 +555,14 @@ def run(
         "importance sampling": lambda: importance_sample(problem, origin),
         "corrected": lambda: correct(problem, origin),
     }
+    failed = {}
     for name, make in makers.items():
         if name in methods:
-            arms[name] = stage(name, whole, kept, of_kept, make)
-    return Block(problem, arms)
+            try:
+                arms[name] = stage(name, depends_on(settings, name), kept, of_kept, make)
+            except (DivergedError, NonFiniteResultError) as error:
+                failed[name] = error.problem
+    return Block(problem, arms, failed)
 
 
 class Job(NamedTuple):
@@ -529,18 +577,26 @@ class Job(NamedTuple):
 
 def jobs(settings: Settings) -> list[Job]:
     """What a block runs, with what it costs."""
-    whole = dataclasses.asdict(settings)
+    after = functools.partial(depends_on, settings)
     requests = -(-settings.removed // settings.request_rows)
     steps, series = settings.steps, 1 + 2.5
     listed = [
-        Job("pre-trained", _of_pretraining(settings), settings.pretraining_steps if settings.pretraining else 0),
-        Job("origin", _of_training(settings), steps),
-        *(Job(_retraining(at), whole, steps) for at in range(settings.retrainings)),
-        Job("fine-tuning", whole, requests * settings.fine_tuning_steps),
-        Job("paper", whole, requests * (1 + settings.order * series)),
-        Job("steps alone", whole, requests * (1 + settings.order)),
-        Job("importance sampling", whole, settings.draws * (1 + settings.removed / settings.batch)),
-        Job("corrected", whole, settings.corrected_share * steps),
+        Job(
+            "pre-trained",
+            depends_on(settings, "pre-trained"),
+            settings.pretraining_steps if settings.pretraining else 0,
+        ),
+        Job("origin", depends_on(settings, "origin"), steps),
+        *(Job(_retraining(at), after("retrain"), steps) for at in range(settings.retrainings)),
+        Job("fine-tuning", after("fine-tuning"), requests * settings.fine_tuning_steps),
+        Job("paper", after("paper"), requests * (1 + settings.order * series)),
+        Job("steps alone", after("steps alone"), requests * (1 + settings.order)),
+        Job(
+            "importance sampling",
+            after("importance sampling"),
+            settings.draws * (1 + settings.removed / settings.batch),
+        ),
+        Job("corrected", after("corrected"), settings.corrected_share * steps),
     ]
     return [job for job in listed if job.gradients > 0]
 
@@ -549,7 +605,7 @@ def seconds_a_gradient(settings: Settings) -> float:
     """Measured here and now: a batch's gradient for all chains side by side, on random images."""
     network = make_network(settings)
     rng = np.random.default_rng(0)
-    shape = (2 * settings.batch, *network.image)  # type: ignore[attr-defined]
+    shape = (2 * settings.batch, *network.image)
     images = {"x": rng.integers(0, 256, shape, dtype=np.uint8), "y": rng.integers(0, 10, shape[0]).astype(np.int32)}
     model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), images)
     sampler = make_sampler(settings, model.n_rows)
@@ -577,17 +633,25 @@ def _step_scale(sampler: Sampler) -> float:
     return float(sampler.schedule.a)
 
 
-def _of_pretraining(settings: Settings) -> dict[str, Any]:
-    """The settings that pre-trained starts depend on."""
-    names = ("dataset", "seed", "chains", "rows", "network", "precision", "batch", "momentum")
-    return {
-        name: value
-        for name, value in dataclasses.asdict(settings).items()
-        if name in names or name.startswith("pretraining") or (name == "prior_sd" and settings.pretraining_prior)
-    }
+PRETRAINED = ("dataset", "seed", "chains", "rows", "network", "precision", "batch", "momentum", "pretraining*")
+TRAINED = (*PRETRAINED, "prior_sd", "sampler", "steps", "noise_free_steps", "rate", "decay", "friction")
+RETRAINED = (*TRAINED, "removed", "removed_class")
+LIVE = (*RETRAINED, "request_rows", "order", "scale", "hvp_batch", "diverged_above", "case_study", "test_rows")
+DEPENDS_ON = {
+    "pre-trained": PRETRAINED,
+    "origin": TRAINED,
+    "retrain": RETRAINED,
+    "fine-tuning": (*RETRAINED, "request_rows", "fine_tuning_steps"),
+    "paper": LIVE,
+    "steps alone": LIVE,
+    "importance sampling": (*RETRAINED, "draws"),
+    "corrected": (*RETRAINED, "corrected*", "case_study", "test_rows"),
+}
+"""The settings that each stage's networks depend on; those whose names begin so, where there is a star."""
 
 
-def _of_training(settings: Settings) -> dict[str, Any]:
-    """The settings that the original chains depend on: none of those of the removal."""
-    names = ("sampler", "prior_sd", "steps", "noise_free_steps", "rate", "decay", "friction")
-    return {**_of_pretraining(settings), **{name: getattr(settings, name) for name in names}}
+def depends_on(settings: Settings, stage: str) -> dict[str, Any]:
+    """The settings that a stage depends on: others may change, and the finished stage still holds."""
+    patterns = DEPENDS_ON[stage] + (("prior_sd",) if settings.pretraining_prior else ())
+    everything = dataclasses.asdict(settings)
+    return {name: value for name, value in everything.items() if any(fnmatch(name, each) for each in patterns)}

@@ -29,6 +29,8 @@ from posterase.sampling.sample import sample
 from posterase.version import __version__
 
 SETS = ("kept", "removed", "test")
+PRODUCTS = {"gpu": "TF32 while training, float32 while judging"}
+"""What jax makes of products of float32 matrices, by backend, where that is not float32."""
 Predictions = dict[str, Float[np.ndarray, "chains rows classes"]]
 
 
@@ -57,7 +59,10 @@ def results(block: Block, *, epsilon: bool = True) -> dict[str, Any]:
         for equal, key in ((False, "epsilon_as_run"), (True, "epsilon")):
             for name, values in _epsilons(block, targets, equal=equal).items():
                 rows[name][key] = values
-    floor = {each: rows[targets[0]][f"difference_{each}"] for each in SETS} if len(targets) > 1 else None
+    # Every pair of retrainings, each from both its sides: the mean over retrainings of their mean over the others.
+    measured = [f"difference_{each}" for each in SETS] + (["epsilon", "epsilon_as_run"] if epsilon else [])
+    floor = {key: _mean_over([np.array(rows[name][key]) for name in targets if rows[name][key]]) for key in measured}
+    rows |= {name: {"notes": {"failed": reason}} for name, reason in block.failed.items()}
     return {
         "settings": {**dataclasses.asdict(settings), "case_study": list(settings.case_study)},
         "title": settings.title,
@@ -66,9 +71,14 @@ def results(block: Block, *, epsilon: bool = True) -> dict[str, Any]:
         "classes": list(block.problem.classes),
         "case_study_labels": np.asarray(block.problem.test["y"])[list(settings.case_study)].tolist(),
         "methods": rows,
-        "floor": floor,
+        "floor": floor if len(targets) > 1 else None,
         "machine": machine(),
-        "versions": {"posterase": __version__, "jax": jax.__version__, "python": platform.python_version()},
+        "versions": {
+            "posterase": __version__,
+            "jax": jax.__version__,
+            "python": platform.python_version(),
+            "float32_products": PRODUCTS.get(jax.default_backend(), "float32"),
+        },
     }
 
 

@@ -260,7 +260,15 @@ def data_folders(folder: Path | None = None, name: str | None = None) -> list[Pa
 def copies(file: File, folders: Sequence[Path]) -> list[Path]:
     """The copies of a file that are here, gzipped or not, the one that is read first."""
     wanted = [folder / (file.path + suffix) for folder in folders for suffix in ("", ".gz")]
-    return [path for path in wanted if path.is_file()]
+    return [path for path in wanted if _is_file(path)]
+
+
+def _is_file(path: Path) -> bool:
+    """Whether it is there to be read; not, in a folder that may not be looked into."""
+    try:
+        return path.is_file()
+    except PermissionError:
+        return False
 
 
 def _present(name: str, files: tuple[File, ...], folder: Path | None) -> dict[File, Path]:
@@ -366,18 +374,19 @@ def _fetch(name: str, files: list[File], folders: list[Path]) -> None:
     except MissingExtraError as error:
         reason = "pooch, which would fetch them, is not installed"
         raise _missing(name, files, folders, reason, f"let them be fetched: {error.advice}") from error
-    for place in {(folder / file.path).parent for file in files}:
-        make_folder(place)
+    make_folder(folder)
     try:
         if not source.address.endswith("/"):
             _fetch_archive(source.address, files, folder)
             return
         for file in files:
             address = source.address + Path(file.path).name + ".gz"
-            with written_whole(folder / f"{file.path}.gz") as beside:
-                _download(address, beside)
-                with beside.open("rb") as stream:
+            with tempfile.TemporaryDirectory(prefix=".fetched-", dir=folder) as beside:
+                fetched = Path(beside) / "file"
+                _download(address, fetched)
+                with fetched.open("rb") as stream:
                     _content(stream, file, f"what {address} sent")
+                fetched.replace(make_folder((folder / file.path).parent) / f"{Path(file.path).name}.gz")
     except DatasetError as error:  # the server's answer is at fault, and was not kept
         raise _missing(name, files, folders, error.problem.rstrip(".")) from error
     except OSError as error:
@@ -398,6 +407,7 @@ def _fetch_archive(address: str, files: list[File], folder: Path) -> None:
                     if file is None or stream is None:
                         continue
                     content = _content(stream, file, f"{member.name!r} of {address}")
+                    make_folder((folder / file.path).parent)
                     with written_whole(folder / file.path) as target:
                         target.write_bytes(content)
         except (tarfile.TarError, *BROKEN) as error:

@@ -14,6 +14,7 @@ from posterase.experiments.bnn_tables import OURS, Result, note_of
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
 from posterase.extras import need
+from posterase.files import written_whole
 from posterase.plotting import GREEN, GREY, SKY, VERMILION, density, new_figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
@@ -120,7 +121,6 @@ TIMED = {
 TRUE, OTHER = "#CC0000", "#A9B8C6"
 """Red and a light grey blue, which differ in lightness as well."""
 CASES = {"paper": "the paper's method", OURS: "ours, the corrected continuation"}
-STAGES = ("before", "1/3 removed", "2/3 removed", "all {removed:,} removed")
 
 
 def draw_request_times(results: list[Result], target: Path) -> list[Path]:
@@ -180,6 +180,7 @@ def draw_case_study(
     """
     true = labels if labels is not None else result.get("case_study_labels")
     panels = np.array(note_of(result, method, "panels"), float)  # (images, panels, classes)
+    gone = note_of(result, method, "panel_removed")
     classes = result["classes"]
     height = 0.155 * len(classes) + 0.3
     figure = new_figure(9.6, height * len(images) + 0.75)
@@ -196,7 +197,7 @@ def draw_case_study(
                 axis, panels[row, panel], classes, truth, names=panel == 0, ticks=row == len(images) - 1
             )
             if row == 0:
-                axis.set_title(STAGES[panel].format(removed=result["settings"]["removed"]), fontsize=9)
+                axis.set_title(f"{gone[panel]:,} removed" if gone[panel] else "before", fontsize=9)
     figure.supxlabel("mean class probability", fontsize=9)
     figure.suptitle(f"{result['title']}: {CASES[method]}", fontsize=11)
     return _save(figure, target)
@@ -236,6 +237,7 @@ def _save(figure: Any, target: Path) -> list[Path]:
     for axis in figure.axes:  # the layout's last digits vary from run to run, and ids are made from all of them
         axis.set_position([round(each, 5) for each in axis.get_position(original=True).bounds])
     with matplotlib.rc_context({"svg.hashsalt": "posterase"}):
-        figure.savefig(paths[0], dpi=160, metadata={"Software": None})
-        figure.savefig(paths[1], metadata={"Date": None})
+        for path, metadata in zip(paths, ({"Software": None}, {"Date": None}), strict=True):
+            with written_whole(path) as beside:
+                figure.savefig(beside, dpi=160, metadata=metadata)
     return paths

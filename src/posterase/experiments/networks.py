@@ -22,6 +22,7 @@ Chains side by side make a batch of products of the last three, and a grouped co
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from typing import Literal
 
@@ -41,6 +42,8 @@ Precision = Literal["float32", "bfloat16"]
 class Network(eqx.Module):
     """A classifier of images: how its parameters begin, and what it makes of images with given ones."""
 
+    image: eqx.AbstractVar[tuple[int, int, int]]
+
     @abc.abstractmethod
     def init(self, key: Key[Array, ""]) -> PyTree:
         """Parameters to start training from."""
@@ -48,6 +51,15 @@ class Network(eqx.Module):
     @abc.abstractmethod
     def logits(self, params: PyTree, x: Num[Array, "rows height width channels"]) -> Float[Array, "rows classes"]:
         """One row of logits for each image; images are bytes, 0 to 255."""
+
+    @property
+    @abc.abstractmethod
+    def last_layer(self) -> str:
+        """The name of the parameters that depend on the classes."""
+
+    @abc.abstractmethod
+    def precisely(self) -> Network:
+        """The same network, with everything in float32, to judge by."""
 
     @property
     def size(self) -> int:
@@ -74,7 +86,8 @@ class ConvolutionalNetwork(Network):
     form
         How convolutions are computed; None: as is fastest on this backend.
     precision
-        Of the products of matrices. Parameters, sums over rows and everything outside are float32 in both.
+        Of the products of matrices and of what passes between layers. Parameters, their noise and their updates, and
+        what is made of the logits, are float32 in both.
     """
 
     image: tuple[int, int, int] = eqx.field(static=True)
@@ -97,6 +110,13 @@ class ConvolutionalNetwork(Network):
             shapes[f"dense{at}"] = (before, after)
             before = after
         return shapes
+
+    @property
+    def last_layer(self) -> str:
+        return f"dense{len(self.hidden)}"
+
+    def precisely(self) -> ConvolutionalNetwork:
+        return dataclasses.replace(self, precision="float32")
 
     def init(self, key: Key[Array, ""]) -> dict[str, dict[str, Float[Array, "..."]]]:
         """Uniform in ± 1/√inputs, weights and biases: what PyTorch does unasked, so what the paper's networks did."""

@@ -13,15 +13,14 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 
 import posterase
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError, RowsError
 from posterase.extras import need
 from posterase.files import check_writable, make_folder, written_whole
+from posterase.interfaces.bars import BAR, bars
 from posterase.interfaces.data_commands import data
-
-BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
 
 app = typer.Typer(
     help="Erase data from a posterior.",
@@ -114,8 +113,8 @@ Quick = Annotated[bool, typer.Option("--quick", help="A tenth of everything, for
 Jobs = Annotated[bool, typer.Option("--jobs", help="Run nothing: list what would run, and an estimate of the time.")]
 Data = Annotated[Path | None, typer.Option(help="A data folder to look in first; `posterase data where` lists others.")]
 Precision = Annotated[
-    Literal["float32", "bfloat16"],
-    typer.Option(help="Of the products of matrices; parameters and noise are float32 in both."),
+    Literal["float32", "bfloat16"] | None,
+    typer.Option(help="Of the products of matrices; parameters and noise are float32 in both. Else as the data set's."),
 ]
 
 
@@ -128,7 +127,7 @@ def reproduce_fashion_mnist(
     quick: Quick = False,
     jobs: Jobs = False,
     data: Data = None,
-    precision: Precision = "float32",
+    precision: Precision = None,
 ) -> None:
     """The paper's LeNet on Fashion-MNIST (Section 5.2, Appendix D): Tables 2 and 3 and Figure 4, beside the paper's.
 
@@ -148,7 +147,7 @@ def reproduce_cifar10(
     quick: Quick = False,
     jobs: Jobs = False,
     data: Data = None,
-    precision: Precision = "bfloat16",
+    precision: Precision = None,
 ) -> None:
     """The paper's network on CIFAR-10 (Section 5.2): Tables 1 and 3 and Figures 2 and 3, beside the paper's.
 
@@ -171,7 +170,7 @@ def reproduce_digits(
 
     Example: `posterase reproduce digits --out /tmp`
     """
-    _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, "float32")
+    _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, None)
 
 
 def _reproduce_networks(
@@ -183,11 +182,12 @@ def _reproduce_networks(
     quick: bool,
     jobs: bool,
     data: Path | None,
-    precision: str,
+    precision: str | None,
 ) -> None:
     from posterase.interfaces import network_commands
 
-    blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, precision=precision)
+    changes = {} if precision is None else {"precision": precision}
+    blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
     if jobs:
         network_commands.list_jobs(blocks, out)
     else:
@@ -306,7 +306,7 @@ def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chai
     for sampler in samplers:
         settings = gmm.Settings(seed=seed, sampler=sampler, chains=chains, ablation=ablation)
         with Progress(*BAR, console=console, transient=True) as progress:
-            outcomes.append(gmm.run(settings, _bars(progress, f"{sampler.upper()}: ")))
+            outcomes.append(gmm.run(settings, bars(progress, f"{sampler.upper()}: ")))
         console.print(tables.gmm_table(outcomes[-1]), "")
     console.print(
         "The target is the posterior retrained on the kept points; the floor, two such: what chance leaves.\n"
@@ -330,18 +330,6 @@ def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chai
 def _write_json(path: Path, content: object) -> None:
     with written_whole(path) as beside:
         beside.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _bars(progress: Progress, prefix: str) -> Callable[[str, int, int], None]:
-    """A bar for each stage that reports."""
-    tasks: dict[str, TaskID] = {}
-
-    def report(title: str, done: int, total: int) -> None:
-        if title not in tasks:
-            tasks[title] = progress.add_task(prefix + title, total=total)
-        progress.update(tasks[title], completed=done)
-
-    return report
 
 
 def _draw(console: Console, draw: Callable[[], Path]) -> None:

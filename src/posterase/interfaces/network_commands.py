@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
-from posterase.errors import InvalidOptionError, MissingExtraError
+from posterase.errors import InvalidOptionError, MissingExtraError, OutputError
 from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder
+from posterase.interfaces.bars import BAR, bars
 
-BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
 SAMPLERS = ("sgld", "sghmc", "both")
 
 
@@ -41,22 +42,22 @@ def list_jobs(blocks: list[bnn.Settings], out: Path) -> None:
     with console.status("timing one step on this machine"):
         seconds = bnn.seconds_a_gradient(blocks[0])
     stages = Stages(out / "stages") if (out / "stages").is_dir() else Stages(None)
-    table = Table(title=f"{len(blocks)} blocks", title_justify="left", title_style="bold")
-    for title, justify in (("block", "left"), ("stage", "left"), ("gradients a chain", "right"), ("about", "right")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
     total, seen = 0.0, set()
     for block in blocks:
+        table = Table(title=block.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+        table.add_column("stage", min_width=20)
+        table.add_column("gradients a chain", justify="right")
+        table.add_column("about", justify="right", min_width=16)
         for job in bnn.jobs(block):
             path = stages.path(job.stage, job.depends_on)
             mark = (job.stage, str(sorted(job.depends_on.items())))
-            if mark in seen:
-                continue
-            seen.add(mark)
             done = path is not None and path.exists()
-            cost = 0.0 if done else job.gradients * seconds
+            cost = 0.0 if done or mark in seen else job.gradients * seconds
+            told = "finished" if done else "with the above" if mark in seen else _time(cost)
+            seen.add(mark)
             total += cost
-            table.add_row(block.title, job.stage, f"{job.gradients:,.0f}", "finished" if done else _time(cost))
-    console.print(table)
+            table.add_row(job.stage, f"{job.gradients:,.0f}", told)
+        console.print(table)
     console.print(
         f"About {_time(total)} in all on {jax.devices()[0].device_kind} ({blocks[0].chains} chains side by side; "
         f"compilation and evaluation come on top). Finished stages are kept in {out / 'stages'}: a run that is cut "
@@ -66,41 +67,44 @@ def list_jobs(blocks: list[bnn.Settings], out: Path) -> None:
 
 
 def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None) -> None:
-    """Run the blocks, print their tables, and write results, tables and figures."""
+    """Run the blocks, print their tables, and write results, tables and figures; of blocks run before, too."""
     folder = make_folder(out)
+    for settings in blocks:
+        _check_free(folder, settings)
     stages = Stages(folder / "stages")
     console = Console()
-    found: list[dict[str, Any]] = []
-    block: bnn.Block | None = None
     for settings in blocks:
         begun = time.perf_counter()
         with Progress(*BAR, console=console, transient=True) as progress:
-            block = bnn.run(settings, data=data, stages=stages, report=_bars(progress, f"{settings.title}: "))
+            block = bnn.run(settings, data=data, stages=stages, report=bars(progress, f"{settings.title}: "))
         with console.status(f"{settings.title}: comparing"):
-            found.append(bnn_results.results(block))
-        bnn_files.write_block(found[-1], folder)
-        for table in bnn_tables.rich_tables(found[-1]):
+            result = bnn_results.results(block)
+        bnn_files.write_block(result, folder)
+        for table in bnn_tables.rich_tables(result):
             console.print(table, "")
+        for method, reason in block.failed.items():
+            console.print(f"{method} gave no network: {reason}", markup=False, soft_wrap=True)
         console.print(f"{settings.title}: {_time(time.perf_counter() - begun)}", "", soft_wrap=True)
-    assert block is not None
-    images = bnn.case_study_images(block.problem)
-    try:
-        paths = bnn_files.write(found, folder, images)
-    except MissingExtraError as error:
-        paths = bnn_files.write(found, folder, None, figures=False)
-        console.print(f"No figures: {error.problem} To get them: {error.advice}", markup=False, soft_wrap=True)
-    console.print(f"Results, tables and figures: {', '.join(str(path) for path in paths)}", soft_wrap=True)
+        try:
+            paths = bnn_files.write(bnn_files.read(folder), folder, bnn.case_study_images(block.problem))
+        except MissingExtraError as error:
+            paths = bnn_files.write(bnn_files.read(folder), folder, figures=False)
+            console.print(f"No figures: {error.problem} To get them: {error.advice}", markup=False, soft_wrap=True)
+    console.print(f"In {folder}: {', '.join(path.name for path in paths)}", soft_wrap=True)
 
 
-def _bars(progress: Progress, prefix: str) -> Callable[[str, int, int], None]:
-    tasks: dict[str, TaskID] = {}
-
-    def report(title: str, done: int, total: int) -> None:
-        if title not in tasks:
-            tasks[title] = progress.add_task(prefix + title, total=total)
-        progress.update(tasks[title], completed=done)
-
-    return report
+def _check_free(folder: Path, settings: bnn.Settings) -> None:
+    """Refuse a folder with results of the same block from other settings, which would be overwritten."""
+    if not (folder / f"{settings.name}.json").exists():
+        return
+    ours = {**dataclasses.asdict(settings), "case_study": list(settings.case_study)}
+    (theirs,) = (each["settings"] for each in bnn_files.read(folder) if bnn_tables.name_of(each) == settings.name)
+    differ = [name for name, value in ours.items() if theirs.get(name) != value]
+    if differ:
+        raise OutputError(
+            f"{str(folder / settings.name)!r}.json holds results with another {', '.join(differ)}.",
+            "choose another folder: --out FOLDER.",
+        )
 
 
 def _time(seconds: float) -> str:

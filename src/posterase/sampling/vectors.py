@@ -38,7 +38,9 @@ def raveled(thetas: PyTree) -> Float[Array, "chain d"]:
 def running(state: State) -> tuple[State, Unravel]:
     """Chains as they run, and the way back for one chain's parameters."""
     theta, unravel = as_vectors(state.theta)
-    return state._replace(theta=theta, velocity=as_vectors(state.velocity)[0]), unravel
+    if theta is state.theta:
+        return state, unravel
+    return state._replace(theta=theta, velocity=raveled(state.velocity)), unravel
 
 
 def standing(state: State, unravel: Unravel) -> State:
