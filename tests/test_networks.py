@@ -36,7 +36,10 @@ def images(network, rows=6, seed=0):
     return {"x": jnp.asarray(x), "y": jnp.asarray(rng.integers(0, 10, rows).astype(np.int32))}
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+SLOW = [pytest.param(shape, marks=pytest.mark.slow) if at else shape for at, shape in enumerate(SHAPES.values())]
+
+
+@pytest.mark.parametrize("shape", SLOW, ids=SHAPES)
 def test_all_forms_are_the_same_function(shape, x64):
     """Logits, gradients and products with the Hessian, in float64, against XLA's own convolution."""
     found = {}

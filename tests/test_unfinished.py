@@ -17,6 +17,7 @@ STARTS = np.array([[[3.0, -2.0, 1.0]], [[-1.0, 4.0, 0.5]]])
 
 
 LEFT = len(KEPT) / 60
+SHORT = ContinueUnfinished(steps=50, batch=16, every=25, control=40, tolerance=None)
 
 
 def push(start, share=1.0):
@@ -124,7 +125,7 @@ def test_a_rate_that_is_too_large_is_halved_until_it_works(x64):
 
 
 def test_chains_do_not_know_of_each_other_and_keys_decide():
-    eraser = ContinueUnfinished(steps=50, batch=16)
+    eraser = SHORT
     both, again, swapped = erased(eraser), erased(eraser), erased(eraser, STARTS[[0, 0]])
     np.testing.assert_array_equal(both.draws.params["beta"], again.draws.params["beta"])
     np.testing.assert_array_equal(both.draws.params["beta"][0], swapped.draws.params["beta"][0])
@@ -154,7 +155,7 @@ def test_control_rows_are_no_more_than_there_are():
 
 def test_its_cost_is_counted():
     """Two gradients of a batch a step, one pass over the removed rows, and looks at the control rows."""
-    cost = erased(ContinueUnfinished(steps=50, batch=16, every=25, control=40, tolerance=None)).evidence.cost
+    cost = erased(SHORT).evidence.cost
     chains, rounds = 2, 2
     gradients = chains * (rounds * 25 * 2 * 16 + len(ROWS) + 40) / len(KEPT)
     assert cost.gradients == pytest.approx(gradients)
