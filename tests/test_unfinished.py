@@ -153,6 +153,24 @@ def test_control_rows_are_no_more_than_there_are():
     assert cost.densities == pytest.approx(2 * 2)  # two chains, looked at before and after, all kept rows
 
 
+@pytest.mark.slow
+def test_parameters_of_two_precisions_keep_them(x64):
+    """Then chains do not run as vectors; they go where those go."""
+    known = LinearRegression.make(rows=60, d=2)
+    model = pe.Model(
+        lambda p: -0.125 * (p["a"] ** 2 + p["b"].astype(p["a"].dtype) ** 2),
+        lambda p, data: -0.5 * ((data["y"] - data["X"][:, 0] * p["a"] - data["X"][:, 1] * p["b"]) / 0.8) ** 2,
+        {"X": known.X, "y": known.y},
+    )
+    starts = np.ones((2, 1))
+    mixed = pe.Draws({"a": jnp.asarray(starts, jnp.float64), "b": jnp.asarray(starts, jnp.float32)})
+    same = pe.Draws({"a": jnp.asarray(starts, jnp.float64), "b": jnp.asarray(starts, jnp.float64)})
+    ends = [SHORT(0, model, draws, model.removal(ROWS)).draws.params for draws in (mixed, same)]
+    assert ends[0]["b"].dtype == jnp.float32
+    for name in ("a", "b"):
+        np.testing.assert_allclose(ends[0][name], ends[1][name], rtol=1e-4)
+
+
 def test_its_cost_is_counted():
     """Two gradients of a batch a step, one pass over the removed rows, and looks at the control rows."""
     cost = erased(SHORT).evidence.cost

@@ -13,13 +13,12 @@ along the chain's way θ. With that way frozen at its end θ₀ it is the flow, 
     N′ θ̇ = ∇kept(θ) − (N′/N) ∇full(θ₀)                                                                   (corrected)
 
 the kept gradient with the drift that the chain has at its end taken off: rows removed at random, which would have left
-the recipe's way as it was, leave the chain where it is. It climbs kept(θ) − (N′/N) ∇full(θ₀)·θ; and stopped after a
-time it leaves directions of small curvature alone, as the recipe itself, which ran no longer, leaves them. No Hessian
+the recipe's way as it was, leave the chain about where it is. It climbs kept(θ) − (N′/N) ∇full(θ₀)·θ; and stopped after
+a time it leaves directions of small curvature alone, as the recipe itself, which ran no longer, leaves them. No Hessian
 is inverted, so that none needs to be definite.
 
 Steps are stochastic with variance reduced (Johnson & Zhang 2013): a batch of kept rows is evaluated at θ and at θ₀, and
-the difference of the two gradients vanishes with θ − θ₀. A step costs two gradients of a batch; no pass over the kept
-rows is made at all.
+most of its noise is in both gradients. A step costs two gradients of a batch; no pass over the kept rows is made.
 
 The frozen drift ages. As the chain moves, its own drift falls, and taking off all of what it was at θ₀ trains the
 network backwards: the longer it runs, the worse it fits the kept rows. `corrected` below 1 takes off less.
@@ -280,8 +279,8 @@ def _one(
         theta, velocity = carry
         key, step_size = at
         batch = of_vector(BatchDensity(kept, draw(key, rows, eraser.batch), rows.n), unravel)
-        here, there = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
-        ascent = jax.tree.map(lambda a, b, c: a - share * (b + c), here, there, push)
+        both = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
+        ascent = jax.tree.map(lambda pair, pushed: pair[0] - share * (pair[1] + pushed), both, push)
         velocity = jax.tree.map(lambda v, g: (eraser.momentum * v + step_size * g).astype(v.dtype), velocity, ascent)
         return (jax.tree.map(jnp.add, theta, velocity), velocity), None
 

@@ -77,10 +77,13 @@ def sample(
     check_state(model, state)
     sampler = numbers_as_arrays(sampler)
     piece = piece or (draws if report is None else max(1, draws // PIECES))
+    # A loop of unknown length asks the host before every step, which a GPU would wait for; a CPU does not mind, and
+    # need not compile for every length.
+    between = jnp.asarray(thin, jnp.int32) if jax.default_backend() == "cpu" else thin
     pieces, done = [], 0
     while done < draws:
         size = min(piece, draws - done)
-        state, thetas = _run(sampler, model, state, size, jnp.asarray(thin, jnp.int32))
+        state, thetas = _run(sampler, model, state, size, between)
         check_diverged(state)
         pieces.append(thetas)
         done += size
@@ -92,9 +95,8 @@ def sample(
 
 @eqx.filter_jit
 def _run(
-    sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: Int[Array, ""]
+    sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: int | Int[Array, ""]
 ) -> tuple[State, PyTree]:
-    """One compilation for a number of draws, whatever lies between them."""
     rows = rows_of(model.present)
     state, unravel = running(state)
 
