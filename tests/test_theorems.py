@@ -81,7 +81,7 @@ def slope(values: np.ndarray, sizes: np.ndarray = SIZES) -> float:
     return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
-@pytest.mark.parametrize("hessian", ["full", "kept"])
+@pytest.mark.parametrize("hessian", ["full", pytest.param("kept", marks=pytest.mark.slow)])
 def test_theorems_1_and_2(hessian, x64):
     distances, gaps = errors(hessian)
     assert slope(distances) == pytest.approx(2, abs=0.1)

@@ -38,7 +38,7 @@ def erased(eraser, starts=STARTS, key=0):
     return eraser(key, model, pe.Draws({"beta": starts}), model.removal(ROWS))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.6, 0.0])
+@pytest.mark.parametrize("share", [1.0, pytest.param(0.6, marks=pytest.mark.slow), 0.0])
 def test_it_ends_where_only_the_removal_pushes(share, x64):
     """At the top of kept(θ) − share · (N′/N) ∇full(θ₀)·θ, H of the kept rows; with nothing taken off, the kept mode."""
     result = erased(ContinueUnfinished(steps=3000, rate=0.02, batch=32, corrected=share, tolerance=None))
@@ -117,6 +117,7 @@ def test_steps_that_lead_nowhere_are_refused_and_never_returned():
     assert "smaller rate" in wild.result.advice
 
 
+@pytest.mark.slow
 def test_a_rate_that_is_too_large_is_halved_until_it_works(x64):
     result = erased(ContinueUnfinished(steps=3000, rate=1.0, batch=32, tolerance=None))
     assert (result.diagnostics.refused > 0).all()
@@ -148,6 +149,7 @@ def test_a_loss_below_zero_is_a_loss_too():
     assert erased.diagnostics.refused.sum() == 0
 
 
+@pytest.mark.slow
 def test_control_rows_are_no_more_than_there_are():
     cost = erased(ContinueUnfinished(steps=25, batch=16, control=512, tolerance=None)).evidence.cost
     assert cost.densities == pytest.approx(2 * 2)  # two chains, looked at before and after, all kept rows
