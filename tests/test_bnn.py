@@ -59,6 +59,7 @@ def test_every_method_has_every_figure(ran):
         assert row["notes"]["seconds"] > 0
     assert json.loads(json.dumps(result)) == result
     assert result["parameters"] == 3658
+    assert 0 < result["methods"]["corrected"]["notes"]["share_of_retraining"] <= TINY.corrected_share
 
 
 def test_the_networks_learn_and_retraining_forgets(ran):

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from posterase.errors import InputFileError, MissingExtraError
-from posterase.experiments import bnn, bnn_files, bnn_page, figures, grids
+from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, figures, grids
 from posterase.experiments import bnn_tables as tables
 
 CLASSES = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -35,9 +35,11 @@ def make(settings):
     methods = {}
     for name in ("origin", "retrain", "retrain 2", *list(tables.NAMES)[3:]):
         row = paper[*block, tables.IN_THE_PAPER.get(name) or BORROWED[name]]
-        values = {f"error_{each}": around(row[f"error_{each}"].mean, row[f"error_{each}"].sd) for each in tables.SETS}
+        values = {
+            f"error_{each}": around(row[f"error_{each}"].mean, row[f"error_{each}"].sd) for each in bnn_results.SETS
+        }
         values["mia"] = around(row["mia"].mean, row["mia"].sd)
-        for each in tables.SETS:
+        for each in bnn_results.SETS:
             figure = row.get(f"prediction_difference_{each}")
             values[f"difference_{each}"] = around(figure.mean if figure else 0.12, 0.01)
         epsilon = row["epsilon_knn_1e3"]
@@ -80,7 +82,7 @@ def make(settings):
         "classes": CLASSES,
         "case_study_labels": [0, 0, 3, 8][: len(settings.case_study)],
         "methods": methods,
-        "floor": {f"difference_{each}": methods["retrain"][f"difference_{each}"] for each in tables.SETS},
+        "floor": {f"difference_{each}": methods["retrain"][f"difference_{each}"] for each in bnn_results.SETS},
         "machine": "2026-01-02 · x86_64, gpu (some GPU) · Python 3.11.7 · jax 0.10.2 · posterase 0.1.0",
         "versions": {"posterase": "0.1.0", "jax": "0.10.2", "python": "3.11.7"},
     }

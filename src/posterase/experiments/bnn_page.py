@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from posterase.experiments.bnn import TITLES
+from posterase.experiments.bnn_results import SETS
 from posterase.experiments.bnn_tables import (
     DIFFERENCES,
     EPSILONS,
@@ -17,7 +18,6 @@ from posterase.experiments.bnn_tables import (
     NAMES,
     NOT_MEASURED,
     OURS,
-    SETS,
     Matches,
     Metric,
     Result,

@@ -17,14 +17,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float
 
 from posterase.assess.membership import member_shares
 from posterase.assess.nearest_neighbours import nearest_neighbour_kl
 from posterase.errors import NonFiniteResultError
 from posterase.experiments.bnn import Arm, Block, make_sampler, probabilities
 from posterase.experiments.machine import machine
+from posterase.numerics.curvature import ravel_draws
 from posterase.sampling.sample import sample
 from posterase.version import __version__
 
@@ -134,8 +134,4 @@ def _tail(block: Block, arm: Arm, *, equal: bool) -> Float[Array, "chains draws 
         sampler = make_sampler(settings, block.problem.kept.n_rows)
         state = state._replace(step=jnp.full_like(state.step, settings.steps))
     draws = sample(arm.model, sampler, state, settings.draws).draws.params
-    return jax.vmap(jax.vmap(_flat))(draws)
-
-
-def _flat(tree: PyTree) -> Float[Array, " parameters"]:
-    return ravel_pytree(tree)[0]
+    return jax.vmap(ravel_draws)(draws)

@@ -21,6 +21,7 @@ import numpy as np
 from rich.table import Table
 
 from posterase.experiments.bnn import PAPER
+from posterase.experiments.bnn_results import SETS
 from posterase.experiments.grids import Grid, flat, number, rich_table
 from posterase.numerics.weights import Estimate
 
@@ -73,7 +74,6 @@ class Metric(NamedTuple):
     scale: float = 1.0
 
 
-SETS = ("kept", "removed", "test")
 ERRORS = tuple(Metric(f"error_{each}", f"error_{each}", f"error on\n{each}\nrows, %") for each in SETS)
 MIA = Metric("mia", "mia", "MIA, %")
 EPSILONS = (

@@ -34,7 +34,7 @@ from jaxtyping import Array, Float, Key, Num, PyTree
 Form = Literal["direct", "patches", "rows", "windows"]
 FORMS: tuple[Form, ...] = ("direct", "patches", "rows", "windows")
 FASTEST: dict[str, Form] = {"cpu": "windows", "gpu": "patches", "tpu": "direct"}
-"""By backend, as `benchmarks/networks` measured it; on a TPU nobody has."""
+"""By backend: on a CPU of all four; on a GPU of the first three; on a TPU nobody has measured it."""
 
 Precision = Literal["float32", "bfloat16"]
 

@@ -166,7 +166,7 @@ def reproduce_digits(
     removed: Removed = None,
     jobs: Jobs = False,
 ) -> None:
-    """The whole experiment on a small network and scikit-learn's digits, in about a minute on a CPU, from nothing.
+    """The whole experiment on a small network and scikit-learn's digits, on a CPU, from nothing.
 
     Example: `posterase reproduce digits --out /tmp`
     """

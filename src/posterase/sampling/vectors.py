@@ -1,7 +1,6 @@
 """Chains as vectors while they run: one array a chain, not one for every parameter.
 
-A step then touches a few arrays whatever the model's parameters are called: on a GPU, where a small network's step is
-mostly the starting of kernels, that halves its time. Every number is the same as with the tree, to the bit.
+A step then touches a few arrays, however many parameters the model names.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import jax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from posterase.numerics.curvature import ravel_draws
 from posterase.sampling.sampler import State
 
 Unravel = Callable[[Any], PyTree]
@@ -27,12 +27,7 @@ def as_vectors(thetas: PyTree) -> tuple[PyTree, Unravel]:
     if len({leaf.dtype for leaf in jax.tree.leaves(thetas)}) > 1:
         return thetas, lambda theta: theta
     unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], thetas))[1]
-    return raveled(thetas), unravel
-
-
-def raveled(thetas: PyTree) -> Float[Array, "chain d"]:
-    """One vector a chain."""
-    return jax.vmap(lambda theta: ravel_pytree(theta)[0])(thetas)
+    return ravel_draws(thetas), unravel
 
 
 def running(state: State) -> tuple[State, Unravel]:
@@ -40,7 +35,7 @@ def running(state: State) -> tuple[State, Unravel]:
     theta, unravel = as_vectors(state.theta)
     if theta is state.theta:
         return state, unravel
-    return state._replace(theta=theta, velocity=raveled(state.velocity)), unravel
+    return state._replace(theta=theta, velocity=ravel_draws(state.velocity)), unravel
 
 
 def standing(state: State, unravel: Unravel) -> State:
