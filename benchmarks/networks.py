@@ -25,6 +25,11 @@ from posterase.sampling.batches import BatchDensity
 BATCH, REMOVED, CHAINS = 128, 64, 5
 STEP_SIZE, SCALE = 1e-7, 0.05
 EAGER_STEPS = 50
+PRECISIONS: dict[str, dict[str, networks.Precision]] = {
+    "cpu": {"lenet": "float32", "cifar": "float32"},
+    "gpu": {"lenet": "float32", "cifar": "bfloat16"},
+}
+"""As the experiment runs them; on a GPU, float32 products of matrices are TF32."""
 MAKERS = {"lenet": networks.lenet, "cifar": networks.cifar_network}
 TITLES = {"lenet": "LeNet", "cifar": "CIFAR network"}
 NO_TORCH = "PyTorch is not installed, so only our own figures follow; `pip install torch` adds the comparisons with it."
@@ -48,7 +53,7 @@ class Sizes(NamedTuple):
 
 
 SIZES = {
-    "gpu": {name: Sizes(50_000, 20, 2000, 5, 64, 3, 8192) for name in MAKERS},
+    "gpu": {name: Sizes(50_000, 50, 2000, 5, 64, 3, 8192, ("direct", "patches", "windows")) for name in MAKERS},
     "cpu": {
         "lenet": Sizes(10_000, 3, 20, 2, 4, 3, 2048),
         # Without "direct": five chains' grouped convolution of 64 channels took 36 s, their windows 1 s.
@@ -192,14 +197,18 @@ def against_torch(ours: Ours, step: Run, requests: Run) -> Iterator[Ratio]:
         what = f"{ours.title}: {what}, PyTorch ({device}) / ours"
         return per(compare(what, theirs, run, sizes.repeats), first, second)
 
-    yield against("a gradient", waited(gradients), ours.gradients(1), sizes.calls, sizes.calls)
-    yield against("a Hessian-vector product", waited(products), ours.products(1), sizes.calls, sizes.calls)
+    used = PRECISIONS["cpu" if jax.default_backend() == "cpu" else "gpu"][ours.name]
+    for what, theirs, run in (
+        ("a gradient", gradients, ours.gradients(1, precision=used)),
+        ("a Hessian-vector product", products, ours.products(1, precision=used)),
+    ):
+        yield against(what, waited(theirs), run, sizes.calls, sizes.calls)
     steps = waited(functools.partial(eager_torch.step, chain), eager_steps)
     yield against("a step of SGLD", steps, step, eager_steps, sizes.steps)
     yield against(f"a request, {sizes.order} terms", waited(request), requests, 1, sizes.requests)
 
 
-def limit(ours: Ours, what: str, step: Run, chains: int, dtype: Any) -> Ratio:
+def limit(ours: Ours, what: str, step: Run, chains: int, dtype: str) -> Ratio:
     """A step against its arithmetic alone at the speed of one large product of matrices."""
     side = ours.sizes.product
     matrix = jax.random.normal(jax.random.key(2), (side, side), dtype)
@@ -222,19 +231,22 @@ def run() -> Iterator[Ratio]:
         print(NO_TORCH)
     for name in MAKERS:
         ours = Ours(name)
-        repeats, each = ours.sizes.repeats, (ours.sizes.steps, ours.sizes.steps)
+        repeats, steps = ours.sizes.repeats, (ours.sizes.steps, ours.sizes.steps)
         yield from forms(ours)
-        step, many, requests = ours.steps(1), ours.steps(CHAINS), ours.requests(1)
+        used = PRECISIONS["cpu" if jax.default_backend() == "cpu" else "gpu"][name]
+        step, many, requests = (
+            ours.steps(1, precision=used),
+            ours.steps(CHAINS, precision=used),
+            ours.requests(1, precision=used),
+        )
         if with_torch:
             yield from against_torch(ours, step, requests)
-        yield per(compare(f"{ours.title}: a step, {CHAINS} chains / one", many, step, repeats), *each)
+        yield per(compare(f"{ours.title}: a step, {CHAINS} chains / one", many, step, repeats), *steps)
         what = f"{ours.title}: a request, {ours.sizes.order} terms, {CHAINS} chains / one"
-        yield per(compare(what, ours.requests(CHAINS), requests, repeats), ours.sizes.requests, ours.sizes.requests)
-        half = ours.steps(1, precision="bfloat16")
-        yield per(compare(f"{ours.title}: a step, float32 / bfloat16 products", step, half, repeats), *each)
-        rough = ours.requests(1, precision="bfloat16")
-        what = f"{ours.title}: a request, {ours.sizes.order} terms, float32 / bfloat16 products"
-        yield per(compare(what, requests, rough, repeats), ours.sizes.requests, ours.sizes.requests)
-        yield limit(ours, "a step, one chain", step, 1, jnp.float32)
-        yield limit(ours, f"a step, {CHAINS} chains", many, CHAINS, jnp.float32)
-        yield limit(ours, "a step, one chain, bfloat16", half, 1, jnp.bfloat16)
+        side_by_side = ours.requests(CHAINS, precision=used)
+        yield per(compare(what, side_by_side, requests, repeats), ours.sizes.requests, ours.sizes.requests)
+        exact, half = (ours.steps(CHAINS, precision=each) for each in ("float32", "bfloat16"))
+        what = f"{ours.title}: a step, {CHAINS} chains, float32 / bfloat16 products"
+        yield per(compare(what, exact, half, repeats), *steps)
+        yield limit(ours, f"a step, one chain, {used}", step, 1, used)
+        yield limit(ours, f"a step, {CHAINS} chains, {used}", many, CHAINS, used)

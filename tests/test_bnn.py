@@ -28,6 +28,7 @@ TINY = dataclasses.replace(
     case_study=(0, 3),
 )
 NAMES = {"origin", "retrain", "retrain 2", "fine-tuning", "paper", "steps alone", "importance sampling", "corrected"}
+NAMES |= {"rewound"}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,8 @@ def test_every_method_has_every_figure(ran):
         assert row["notes"]["seconds"] > 0
     assert json.loads(json.dumps(result)) == result
     assert result["parameters"] == 3658
-    assert 0 < result["methods"]["corrected"]["notes"]["share_of_retraining"] <= TINY.corrected_share
+    for name in ("corrected", "rewound"):
+        assert 0 < result["methods"][name]["notes"]["share_of_retraining"] <= TINY.budget
 
 
 def test_the_networks_learn_and_retraining_forgets(ran):
@@ -105,7 +107,7 @@ def test_nothing_of_the_removed_rows_is_left_to_go_on_from(ran):
 
 def test_a_finished_run_is_read_and_not_run_again(ran, monkeypatch):
     folder, _, result = ran
-    for name in ("train", "fine_tune", "paper", "correct", "importance_sample"):
+    for name in ("train", "fine_tune", "paper", "continue_on", "importance_sample"):
         monkeypatch.setattr(bnn, name, never)
     again = bnn_results.results(bnn.run(TINY, stages=Stages(folder)))
     assert without_times(again) == without_times(result)

@@ -161,6 +161,7 @@ def test_public_names():
         "Refit",
         "Continue",
         "ContinueUnfinished",
+        "Rewind",
         "match",
     }
     assert expected <= set(dir(pe))

@@ -1,12 +1,13 @@
-"""Corrected continuation of chains that have not converged, against closed forms."""
+"""Chains that have not converged, continued and rewound, against closed forms."""
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import posterase as pe
+from posterase.erasers.rewind import Rewind
 from posterase.erasers.unfinished import ContinueUnfinished
-from posterase.errors import BatchError, InvalidOptionError
+from posterase.errors import BatchError, DrawsShapeError, InvalidOptionError
 from tests.oracles import LinearRegression
 
 KNOWN = LinearRegression.make(rows=60, d=3)
@@ -205,3 +206,90 @@ def test_it_needs_rows_that_factorise():
     masked = pe.MaskedModel(lambda p, data, present: -0.5 * jnp.sum(present * (data - p) ** 2), np.arange(9.0))
     with pytest.raises(BatchError):
         ContinueUnfinished(steps=10, batch=2)(0, masked, pe.Draws(np.zeros((1, 2))), masked.removal([0]))
+
+
+# --- Rewind
+
+
+BEGUN = {"beta": np.array([[5.0, -5.0, 5.0], [-4.0, 6.0, -2.0]])}
+
+
+def flow(some, begin, time, known=KNOWN):
+    """Of the recipe, its rates over the number of rows: θ̇ = ∇log p(θ, some) / len(some)."""
+    values, vectors = np.linalg.eigh(known.precision(some) / len(some))
+    mode = known.mean(some)
+    return mode + vectors @ (np.exp(-values * time) * (vectors.T @ (begin - mode)))
+
+
+@pytest.mark.parametrize("share", [1.0, pytest.param(0.4, marks=pytest.mark.slow)])
+def test_rewind_goes_back_by_its_share_and_writes_for_as_long(share, x64):
+    """A flow of the kept rows from the point that was rewound to, for the same share of the recipe's time; all of the
+    way back, that is the refit itself."""
+    time = 0.2
+    ends = np.stack([flow(np.arange(60), begin, time) for begin in BEGUN["beta"]])[:, None]
+    eraser = Rewind.in_time(1000, starts=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control=40)
+    found = np.asarray(erased(eraser, ends).draws.params["beta"])[:, 0]
+    for begin, end, got in zip(BEGUN["beta"], ends[:, 0], found, strict=True):
+        refit = flow(KEPT, begin, time)
+        expected = flow(KEPT, end + share * (begin - end), share * time)
+        moved = np.linalg.norm(end - refit)
+        np.testing.assert_allclose(got, expected, atol=0.1 * moved)
+        if share == 1:
+            np.testing.assert_allclose(got, refit, atol=0.1 * moved)
+
+
+def test_rewind_takes_back_what_kept_rows_do_not_see(x64):
+    """A coefficient that only removed rows have: the kept rows are flat there. Rewound by a half, half of what they
+    wrote is gone; going on without it, corrected or not, leaves it all."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([rng.normal(size=60), np.zeros(60)])
+    X[ROWS, 1] = 1.0
+    model = pe.Model(
+        lambda p: 0.0 * p["beta"].sum(),
+        lambda p, data: -0.5 * (data["y"] - data["X"] @ p["beta"]) ** 2,
+        {"X": X, "y": X @ np.array([1.0, 2.0])},
+    )
+    starts, ends = np.zeros((1, 2)), np.array([[[0.8, 1.0]]])
+    draws, removal = pe.Draws({"beta": ends}), model.removal(ROWS)
+    eraser = Rewind(50, starts={"beta": starts}, share=0.5, batch=16, control=40)
+    assert eraser(0, model, draws, removal).draws.params["beta"][0, 0, 1] == 0.5
+    on = ContinueUnfinished(50, batch=16, control=40, corrected=0.0)(0, model, draws, removal)
+    assert on.draws.params["beta"][0, 0, 1] == 1.0
+
+
+def test_rewind_counts_one_gradient_a_step_and_sees_no_removed_row():
+    result = erased(Rewind(50, starts=BEGUN, share=0.2, batch=16, control=40))
+    assert result.evidence.cost.gradients == pytest.approx(2 * 50 * 16 / len(KEPT))
+    assert result.evidence.cost.densities == pytest.approx(2 * (2 + 2) * 40 / len(KEPT))
+    assert "not measured" in result.result.reason
+
+
+def test_a_budget_that_does_not_bring_the_kept_rows_back_is_told():
+    short = erased(
+        Rewind(25, starts=BEGUN, share=1.0, rate=1e-6, batch=16, control=40), KNOWN.mean(KEPT)[None, None].repeat(2, 0)
+    )
+    assert not short.result.passed
+    assert "more steps" in short.result.advice
+
+
+@pytest.mark.parametrize(
+    ("starts", "error"),
+    [
+        ({"beta": np.zeros((3, 3))}, DrawsShapeError),
+        ({"beta": np.zeros((2, 4))}, DrawsShapeError),
+        ({"gamma": np.zeros((2, 3))}, DrawsShapeError),
+        ({"beta": np.zeros(())}, DrawsShapeError),
+    ],
+    ids=["chains", "shape", "names", "no chains"],
+)
+def test_starts_are_checked(starts, error):
+    with pytest.raises(error):
+        erased(Rewind(25, starts=starts, batch=16))
+
+
+@pytest.mark.parametrize("options", [{"share": 1.5}, {"rate": 0.0}, {"steps": 0}], ids=str)
+def test_options_of_rewind_are_checked(options):
+    with pytest.raises(InvalidOptionError):
+        Rewind(**{"steps": 10, "starts": BEGUN, **options})
+    with pytest.raises(InvalidOptionError):
+        Rewind.in_time(10, starts=BEGUN, share=0.0, time=1.0)

@@ -18,6 +18,7 @@ from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInf
 from posterase.erasers.refit import Refit as Refit
 from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
 from posterase.erasers.reweight import Reweight as Reweight
+from posterase.erasers.rewind import Rewind as Rewind
 from posterase.erasers.transport import Transport as Transport
 from posterase.erasers.unfinished import ContinueUnfinished as ContinueUnfinished
 from posterase.matching import match as match

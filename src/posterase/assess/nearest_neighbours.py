@@ -34,7 +34,7 @@ from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, Repea
 from posterase.numerics.weights import Estimate
 
 DIMENSIONS_AT_ONCE = 2**13
-"""Differences between draws are summed over so many dimensions at a time."""
+"""Differences between draws are summed over so many dimensions at a time on a CPU."""
 
 
 class KnowledgeRemoval(NamedTuple):
@@ -113,7 +113,13 @@ def nearest_neighbour_kl(one: ArrayLike | Sequence[Any], other: ArrayLike | Sequ
         raise DrawsShapeError(f"the draws have {d} and {y.shape[1]} numbers each.", "compare draws of the same model.")
     if n <= k or len(y) < k:
         raise DrawsShapeError(f"there are {n} and {len(y)} draws.", f"each needs more than {k} of them.")
-    own, across = (np.asarray(each, np.float64) for each in _neighbours(jnp.asarray(x), jnp.asarray(y), k))
+    return kl_of_neighbours(jnp.asarray(x), jnp.asarray(y), k)
+
+
+def kl_of_neighbours(x: Float[Array, "n d"], y: Float[Array, "m d"], k: int = 1) -> Estimate:
+    """The same of arrays that are known to be right; they stay on the device that they are on."""
+    n, d = x.shape
+    own, across = (np.asarray(each, np.float64) for each in _neighbours(x, y, k))
     repeated = int((own <= 0).sum() + (across <= 0).sum())
     if repeated:
         raise RepeatedDrawsError(
@@ -139,9 +145,9 @@ def _neighbours(
 
 
 def squared_distances(one: Float[Array, "n d"], other: Float[Array, "m d"]) -> Float[Array, "n m"]:
-    """‖xᵢ − yⱼ‖², a block of dimensions at a time: nothing of size n × m × d is held."""
+    """‖xᵢ − yⱼ‖², on a CPU a block of dimensions at a time, for its caches; nothing of size n × m × d is held."""
     d = one.shape[1]
-    size = min(d, DIMENSIONS_AT_ONCE)
+    size = min(d, DIMENSIONS_AT_ONCE) if jax.default_backend() == "cpu" else d
     parts = [jnp.pad(each, ((0, 0), (0, -d % size))).reshape(len(each), -1, size) for each in (one, other)]
 
     def add(total: Float[Array, "n m"], block: tuple[Array, Array]) -> tuple[Float[Array, "n m"], None]:

@@ -11,7 +11,8 @@ the same pre-trained start. Chains are repeats: each has a pre-trained start of 
     paper                   its Algorithm 1 along the live chain
     steps alone             the sampler's steps that the paper's method takes in between, without its shift
     importance sampling     draws of the chain weighted by one over the removed rows' likelihood
-    corrected               ours: corrected continuation (`posterase.erasers.unfinished`), all rows in one request
+    corrected               corrected continuation (`posterase.erasers.unfinished`), all rows in one request
+    rewound                 ours: back a part of the way to the start, then on (`posterase.erasers.rewind`); likewise
 
 Step sizes are 0.01/N while there is no noise, then 0.01 · t^−0.5005 / N with t counted from the first step with noise;
 N is the number of rows trained on, so that retraining has N′ there.
@@ -36,6 +37,8 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
 from posterase.erasers.reweight import Reweight
+from posterase.erasers.rewind import Rewind
+from posterase.erasers.rounds import RoundsEraser
 from posterase.erasers.unfinished import ContinueUnfinished
 from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
@@ -58,9 +61,10 @@ METHODS = (
     "steps alone",
     "importance sampling",
     "corrected",
+    "rewound",
 )
-PIECE = 500
-"""Steps that are run between two reports of progress."""
+PIECE = {"cpu": 100}
+"""Steps between two reports of progress, by backend; a thousand on others, which would wait for the host each time."""
 PANELS = 4
 """Looks at the case study's images while rows are removed: before, after a third, two thirds and all."""
 
@@ -105,24 +109,39 @@ class Settings:
     fine_tuning_steps: int = 1000
     draws: int = 100
     """Consecutive states of a chain, for ε̂ and importance sampling."""
-    corrected_share: float = 0.05
-    """Budget of the corrected continuation, in gradients, as a share of one retraining."""
+    budget: float = 0.05
+    """Of corrected and rewound continuation, in gradients, as a share of one retraining."""
     corrected_rate: float = 0.02
     corrected_momentum: float = 0.9
     corrected_drift: float = 0.7
     """Share of the chains' drift that is taken off."""
+    rewound: float = 0.7
+    """Share of the way back to the pre-trained start; the rate is such that steps write for as long as was rewound."""
+    rewound_momentum: float = 0.9
     case_study: tuple[int, ...] = ()
     """Test images whose class probabilities are shown as removal goes on."""
 
     @property
     def title(self) -> str:
         """In words, for people."""
-        return f"{TITLES[self.dataset]} + {self.sampler.upper()}, {self.removed:,} rows removed"
+        words = f"{TITLES[self.dataset]} + {self.sampler.upper()}, {self.removed:,} rows removed"
+        return f"{words}, {self.variant}" if self.variant else words
+
+    @property
+    def variant(self) -> str:
+        """What is not as the data set's own experiment has it, of what can be asked for; empty: nothing."""
+        base, own = PAPER[self.dataset][0], []
+        if self.pretraining != base.pretraining:
+            own.append(f"pre-trained on {self.pretraining}" if self.pretraining else "not pre-trained")
+        if self.rows is None and self.precision != base.precision:
+            own.append(f"products in {self.precision}")
+        return ", ".join(own)
 
     @property
     def name(self) -> str:
         """For files."""
-        return f"{self.dataset}-{self.sampler}-{self.removed}"
+        name = f"{self.dataset}-{self.sampler}-{self.removed}"
+        return f"{name}-{self.variant.replace(', ', '-').replace(' ', '-')}" if self.variant else name
 
 
 TITLES = {"fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10", "digits": "digits"}
@@ -139,6 +158,7 @@ PAPER: dict[str, tuple[Settings, tuple[int, int]]] = {
             noise_free_steps=5000,
             scale=0.08,
             precision="bfloat16",
+            rewound=0.4,
             case_study=(4217, 6872, 7349, 492),
         ),
         (3000, 5000),
@@ -158,8 +178,9 @@ PAPER: dict[str, tuple[Settings, tuple[int, int]]] = {
             order=16,
             fine_tuning_steps=50,
             draws=30,
-            corrected_share=0.5,
+            budget=0.5,
             corrected_rate=0.03,
+            rewound=0.5,
             case_study=(0, 1, 2, 3),
         ),
         (130, 143),
@@ -272,9 +293,9 @@ def make_sampler(settings: Settings, n_rows: int) -> Sampler:
 
 def advance(model: Model, sampler: Sampler, state: State, steps: int, report: Callable[[int, int], None]) -> State:
     """So many steps of every chain; of the states in between none is kept."""
-    done = 0
+    done, most = 0, PIECE.get(jax.default_backend(), 1000)
     while done < steps:
-        piece = min(PIECE, steps - done)
+        piece = min(most, steps - done)
         state = sample(model, sampler, state, 1, thin=piece).state
         jax.block_until_ready(state.theta)
         done += piece
@@ -383,10 +404,9 @@ def _last_terms(values: Float[np.ndarray, "requests chains"]) -> dict[str, Any]:
     }
 
 
-def correct(problem: Problem, origin: Arm) -> Arm:
-    """Ours: corrected continuation, all rows in one request."""
+def continue_on(problem: Problem, origin: Arm, eraser: RoundsEraser) -> Arm:
+    """Corrected or rewound continuation, all rows in one request."""
     settings = problem.settings
-    eraser = corrected_eraser(settings)
     draws = Draws(jax.tree.map(lambda leaf: leaf[:, None], origin.state.theta))
     key = jax.random.fold_in(jax.random.key(settings.seed), 99)
     removal = problem.model.removal(problem.removed)
@@ -428,7 +448,7 @@ def _first(removal: Removal, rows: int) -> Removal:
 
 
 def corrected_eraser(settings: Settings) -> ContinueUnfinished:
-    """With the budget that the settings give it; the passes over removed and control rows come out of it too."""
+    """Within the budget."""
     eraser = ContinueUnfinished(
         steps=1,
         rate=settings.corrected_rate,
@@ -436,9 +456,23 @@ def corrected_eraser(settings: Settings) -> ContinueUnfinished:
         corrected=settings.corrected_drift,
         batch=settings.batch,
     )
-    budget = settings.corrected_share * settings.steps * settings.batch - settings.removed - 2 * eraser.control
-    a_round = 2 * eraser.every * settings.batch + eraser.control / 3
-    return dataclasses.replace(eraser, steps=max(1, int(budget / a_round)) * eraser.every)
+    return dataclasses.replace(eraser, steps=_steps_within(settings, eraser))
+
+
+def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
+    """Within the budget; what the noise adds to the recipe's time is left out, it is a fiftieth."""
+    time = settings.noise_free_steps * settings.rate / (1 - settings.momentum)
+    options = {"starts": starts, "batch": settings.batch}
+    steps = _steps_within(settings, Rewind(1, **options))
+    return Rewind.in_time(steps, share=settings.rewound, time=time, momentum=settings.rewound_momentum, **options)
+
+
+def _steps_within(settings: Settings, eraser: RoundsEraser) -> int:
+    """Whole rounds; passes over removed and control rows come out of it too, a value at a third of a gradient."""
+    before, looks = eraser.extra_cost(settings.removed, eraser.control)
+    budget = settings.budget * settings.steps * settings.batch - before - looks / 3
+    a_round = eraser.gradients_a_step * eraser.every * settings.batch + eraser.control / 3
+    return max(1, int(budget / a_round)) * eraser.every
 
 
 def importance_sample(problem: Problem, origin: Arm) -> Arm:
@@ -553,7 +587,8 @@ def run(
         "paper": lambda: paper(problem, origin, Clock(named(report, "the paper's method")), shift=True),
         "steps alone": lambda: paper(problem, origin, Clock(named(report, "its steps alone")), shift=False),
         "importance sampling": lambda: importance_sample(problem, origin),
-        "corrected": lambda: correct(problem, origin),
+        "corrected": lambda: continue_on(problem, origin, corrected_eraser(settings)),
+        "rewound": lambda: continue_on(problem, origin, rewinding_eraser(settings, initial)),
     }
     failed = {}
     for name, make in makers.items():
@@ -596,7 +631,8 @@ def jobs(settings: Settings) -> list[Job]:
             after("importance sampling"),
             settings.draws * (1 + settings.removed / settings.batch),
         ),
-        Job("corrected", after("corrected"), settings.corrected_share * steps),
+        Job("corrected", after("corrected"), settings.budget * steps),
+        Job("rewound", after("rewound"), settings.budget * steps),
     ]
     return [job for job in listed if job.gradients > 0]
 
@@ -645,7 +681,8 @@ DEPENDS_ON = {
     "paper": LIVE,
     "steps alone": LIVE,
     "importance sampling": (*RETRAINED, "draws"),
-    "corrected": (*RETRAINED, "corrected*", "case_study", "test_rows"),
+    "corrected": (*RETRAINED, "budget", "corrected*", "case_study", "test_rows"),
+    "rewound": (*RETRAINED, "budget", "rewound*", "case_study", "test_rows"),
 }
 """The settings that each stage's networks depend on; those whose names begin so, where there is a star."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from posterase.assess.membership import member_shares
-from posterase.assess.nearest_neighbours import nearest_neighbour_kl
+from posterase.assess.nearest_neighbours import kl_of_neighbours
 from posterase.errors import NonFiniteResultError
 from posterase.experiments.bnn import Arm, Block, make_sampler, probabilities
 from posterase.experiments.machine import machine
@@ -62,16 +62,25 @@ def results(block: Block, *, epsilon: bool = True) -> dict[str, Any]:
     # Every pair of retrainings, each from both its sides: the mean over retrainings of their mean over the others.
     measured = [f"difference_{each}" for each in SETS] + (["epsilon", "epsilon_as_run"] if epsilon else [])
     floor = {key: _mean_over([np.array(rows[name][key]) for name in targets if rows[name][key]]) for key in measured}
+    # Retrainings from other starts: how far apart networks are that share the recipe and the rows, and not the start.
+    other_starts = {
+        f"difference_{each}": _between_starts([predictions[name][each] for name in targets])
+        for each in SETS
+        if settings.chains > 1
+    }
     rows |= {name: {"notes": {"failed": reason}} for name, reason in block.failed.items()}
     return {
         "settings": {**dataclasses.asdict(settings), "case_study": list(settings.case_study)},
         "title": settings.title,
+        "name": settings.name,
+        "variant": settings.variant,
         "parameters": block.problem.network.size,
         "rows": {"all": block.problem.model.n_rows, "kept": block.problem.kept.n_rows},
         "classes": list(block.problem.classes),
         "case_study_labels": np.asarray(block.problem.test["y"])[list(settings.case_study)].tolist(),
         "methods": rows,
         "floor": floor if len(targets) > 1 else None,
+        "other_starts": other_starts or None,
         "machine": machine(),
         "versions": {
             "posterase": __version__,
@@ -109,6 +118,16 @@ def _difference(
     return np.abs(one - other).sum(axis=-1).mean(axis=1)
 
 
+def _between_starts(retrained: list[Float[np.ndarray, "chains rows classes"]]) -> list[float]:
+    """Of every chain, the mean difference from the retrained networks of the other chains."""
+    first, *_, last = (retrained[0], *retrained)
+    chains = len(first)
+    apart = np.zeros((chains, chains))
+    for shift in range(1, chains):
+        apart[:, shift] = _difference(first, np.roll(last, shift, axis=0))
+    return (apart.sum(axis=1) / (chains - 1)).tolist()
+
+
 def _mean_over(values: list[Float[np.ndarray, " chains"]]) -> list[float] | None:
     return np.mean(values, axis=0).tolist() if values else None
 
@@ -121,7 +140,7 @@ def _epsilons(block: Block, targets: list[str], *, equal: bool) -> dict[str, lis
         own = tails[name] if name in tails else _tail(block, arm, equal=equal)
         pairs = [tails[other] for other in targets if other != name]
         found[name] = _mean_over(
-            [np.array([nearest_neighbour_kl(x, y).value for x, y in zip(own, other, strict=True)]) for other in pairs]
+            [np.array([kl_of_neighbours(x, y).value for x, y in zip(own, other, strict=True)]) for other in pairs]
         )
     return found
 

@@ -3,7 +3,8 @@
 A table is a `Grid` of plain text first; Markdown, LaTeX and the terminal's table are three renderings of it. Beside
 our figures stand the paper's (Tables 1 to 3, `paper_tables.json`): Retrain, Origin, IS (which is fine-tuning: further
 steps on the kept rows) and Ours (here: the paper's method). What it does not have are the floor (Retrain with another
-seed), the sampler's steps of its method alone, importance sampling, and our method, the corrected continuation.
+seed), the sampler's steps of its method alone, importance sampling, corrected continuation, and our method, which
+rewinds.
 
 What nobody measured is called so and never printed as a number; the paper prints 0.00 there.
 """
@@ -37,7 +38,8 @@ NAMES = {
     "paper": "the paper's method (Ours there)",
     "steps alone": "its sampler's steps alone",
     "importance sampling": "importance sampling",
-    "corrected": "ours: corrected continuation",
+    "corrected": "corrected continuation",
+    "rewound": "ours: rewound continuation",
 }
 SHORT = {
     "retrain": "Retrain",
@@ -47,12 +49,13 @@ SHORT = {
     "paper": "paper's method",
     "steps alone": "its steps alone",
     "importance sampling": "importance s.",
-    "corrected": "ours",
+    "corrected": "corrected",
+    "rewound": "ours (rewound)",
 }
 """For a terminal."""
 IN_THE_PAPER = {"retrain": "retrain", "origin": "origin", "fine-tuning": "is", "paper": "ours"}
 PRINTED = {"retrain": "Retrain", "origin": "Origin", "is": "IS", "ours": "Ours"}
-FLOOR, OURS = "retrain 2", "corrected"
+FLOOR, OURS = "retrain 2", "rewound"
 
 HALF_A_DIGIT = 0.005
 """Half a unit of the last digit that the paper prints; it prints two, everywhere."""
@@ -158,8 +161,7 @@ def range_of(values: Iterable[float | None], digits: int = 2, unit: str = "") ->
 
 def name_of(result: Result) -> str:
     """The block's name, for files."""
-    settings = result["settings"]
-    return f"{settings['dataset']}-{settings['sampler']}-{settings['removed']}"
+    return str(result["name"])
 
 
 def values_of(result: Result, method: str, key: str) -> list[float | None] | None:

@@ -120,7 +120,7 @@ TIMED = {
 }
 TRUE, OTHER = "#CC0000", "#A9B8C6"
 """Red and a light grey blue, which differ in lightness as well."""
-CASES = {"paper": "the paper's method", OURS: "ours, the corrected continuation"}
+CASES = {"paper": "the paper's method", OURS: "ours, the rewound continuation"}
 
 
 def draw_request_times(results: list[Result], target: Path) -> list[Path]:

@@ -116,6 +116,8 @@ Precision = Annotated[
     Literal["float32", "bfloat16"] | None,
     typer.Option(help="Of the products of matrices; parameters and noise are float32 in both. Else as the data set's."),
 ]
+Pretraining = Annotated[bool, typer.Option("--pretraining/--no-pretraining", help="Start from a pre-trained network.")]
+Without = Annotated[list[str] | None, typer.Option(help="A method to leave out; may be given several times.")]
 
 
 @reproduce.command("fashion-mnist")
@@ -128,6 +130,8 @@ def reproduce_fashion_mnist(
     jobs: Jobs = False,
     data: Data = None,
     precision: Precision = None,
+    pretraining: Pretraining = True,
+    without: Without = None,
 ) -> None:
     """The paper's LeNet on Fashion-MNIST (Section 5.2, Appendix D): Tables 2 and 3 and Figure 4, beside the paper's.
 
@@ -135,7 +139,9 @@ def reproduce_fashion_mnist(
 
     Example: `posterase reproduce fashion-mnist --sampler sgld --removed 4000 --jobs`
     """
-    _reproduce_networks("fashion-mnist", out, seed, sampler, removed, quick, jobs, data, precision)
+    _reproduce_networks(
+        "fashion-mnist", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without
+    )
 
 
 @reproduce.command("cifar10")
@@ -148,6 +154,8 @@ def reproduce_cifar10(
     jobs: Jobs = False,
     data: Data = None,
     precision: Precision = None,
+    pretraining: Pretraining = True,
+    without: Without = None,
 ) -> None:
     """The paper's network on CIFAR-10 (Section 5.2): Tables 1 and 3 and Figures 2 and 3, beside the paper's.
 
@@ -155,7 +163,7 @@ def reproduce_cifar10(
 
     Example: `posterase reproduce cifar10 --jobs`
     """
-    _reproduce_networks("cifar10", out, seed, sampler, removed, quick, jobs, data, precision)
+    _reproduce_networks("cifar10", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without)
 
 
 @reproduce.command("digits")
@@ -170,7 +178,7 @@ def reproduce_digits(
 
     Example: `posterase reproduce digits --out /tmp`
     """
-    _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, None)
+    _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, None, True, None)
 
 
 def _reproduce_networks(
@@ -183,15 +191,20 @@ def _reproduce_networks(
     jobs: bool,
     data: Path | None,
     precision: str | None,
+    pretraining: bool,
+    without: list[str] | None,
 ) -> None:
     from posterase.interfaces import network_commands
 
-    changes = {} if precision is None else {"precision": precision}
+    changes: dict[str, str | None] = {} if precision is None else {"precision": precision}
+    if not pretraining:
+        changes["pretraining"] = None
+    methods = network_commands.all_but(without or [])
     blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
     if jobs:
         network_commands.list_jobs(blocks, out)
     else:
-        network_commands.run_blocks(blocks, out, data)
+        network_commands.run_blocks(blocks, out, data, methods)
 
 
 bench = typer.Typer(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from posterase.files import make_folder
 from posterase.interfaces.bars import BAR, bars
 
 SAMPLERS = ("sgld", "sghmc", "both")
+OPTIONAL = [name for name in bnn.METHODS if name not in ("retrain", "origin")]
 
 
 def chosen(dataset: str, sampler: str, removed: int | None, quick: bool, **changes: Any) -> list[bnn.Settings]:
@@ -34,6 +36,14 @@ def chosen(dataset: str, sampler: str, removed: int | None, quick: bool, **chang
             f"--removed is {removed}.", f"use {told}, the sizes of this experiment, or leave it out."
         )
     return [each for each in blocks if removed in (each.removed, None)]
+
+
+def all_but(without: Sequence[str]) -> list[str]:
+    """The methods that are run."""
+    unknown = sorted(set(without) - set(OPTIONAL))
+    if unknown:
+        raise InvalidOptionError(f"--without is {unknown[0]!r}.", f"use some of: {', '.join(OPTIONAL)}.")
+    return [name for name in bnn.METHODS if name not in without]
 
 
 def list_jobs(blocks: list[bnn.Settings], out: Path) -> None:
@@ -66,7 +76,7 @@ def list_jobs(blocks: list[bnn.Settings], out: Path) -> None:
     )
 
 
-def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None) -> None:
+def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None, methods: Sequence[str] = bnn.METHODS) -> None:
     """Run the blocks, print their tables, and write results, tables and figures; of blocks run before, too."""
     folder = make_folder(out)
     for settings in blocks:
@@ -76,7 +86,9 @@ def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None) -> None
     for settings in blocks:
         begun = time.perf_counter()
         with Progress(*BAR, console=console, transient=True) as progress:
-            block = bnn.run(settings, data=data, stages=stages, report=bars(progress, f"{settings.title}: "))
+            block = bnn.run(
+                settings, data=data, stages=stages, methods=methods, report=bars(progress, f"{settings.title}: ")
+            )
         with console.status(f"{settings.title}: comparing"):
             result = bnn_results.results(block)
         bnn_files.write_block(result, folder)
