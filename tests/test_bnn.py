@@ -249,3 +249,25 @@ def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):
     written = {path.name for path in tmp_path.iterdir()}
     assert {"digits-sgld-60.json", "tables.md", "tables.tex", "request-times.png", "request-times.svg"} <= written
     assert without_times(json.loads((tmp_path / "digits-sgld-60.json").read_text())) == without_times(ran[2])
+    page = tmp_path / "pages" / "networks.md"
+    result = CliRunner().invoke(app, ["reproduce", "page", str(tmp_path), "--out", str(page)])
+    assert result.exit_code == 0, result.output
+    assert "](../request-times.png)" in page.read_text()
+
+
+def test_methods_can_be_left_out():
+    assert network_commands.all_but(["fine-tuning", "floor"])[:3] == ["retrain", "origin", "paper"]
+    for name in ("retrain", "magic"):
+        with pytest.raises(InvalidOptionError, match="--without"):
+            network_commands.all_but([name])
+
+
+def test_rewinding_keeps_to_its_budget_and_writes_for_as_long_as_it_rewound():
+    for dataset in ("fashion-mnist", "cifar10"):
+        for settings in bnn.blocks(dataset):
+            eraser = bnn.rewinding_eraser(settings, {})
+            rows = eraser.steps * settings.batch + eraser.control * (2 + eraser.steps / eraser.every) / 3
+            assert 0.045 < rows / (settings.steps * settings.batch) <= 0.05, settings.title
+            recipe = settings.noise_free_steps * settings.rate / (1 - settings.momentum)
+            written = eraser.rate * eraser.steps / 2 / (1 - eraser.momentum)
+            assert written / recipe == pytest.approx(settings.rewound)

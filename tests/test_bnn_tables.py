@@ -13,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from posterase.errors import InputFileError, MissingExtraError
-from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, figures, grids
+from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_variants, figures, grids
 from posterase.experiments import bnn_tables as tables
 
 CLASSES = ["plane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 BORROWED = {"retrain 2": "retrain", "steps alone": "is", "importance sampling": "origin", "corrected": "retrain"}
+BORROWED["rewound"] = "retrain"
 """Whose figures of the paper stand in for those that it has none of."""
 
 
@@ -61,7 +62,7 @@ def make(settings):
             "panel_removed": [0, 1000, 2000, 3000],
         },
         "importance sampling": {"seconds": 2.1, "requests": 1, "k_hat": [1.2, 0.9] * 2 + [1.4], "ess": [1.0, 2.5] * 2},
-        "corrected": {
+        "rewound": {
             "seconds": 0.4,
             "requests": 1,
             "steps": [250] * 5,
@@ -77,6 +78,9 @@ def make(settings):
     return {
         "settings": dataclasses.asdict(settings),
         "title": settings.title,
+        "name": settings.name,
+        "variant": settings.variant,
+        "other_starts": {f"difference_{each}": around(0.4, 0.01) for each in bnn_results.SETS},
         "parameters": 61_706,
         "rows": {"all": 60_000, "kept": 60_000 - settings.removed},
         "classes": CLASSES,
@@ -110,7 +114,7 @@ def poor(block):
     block["methods"]["importance sampling"]["notes"]["k_hat"] = [math.inf, math.nan, 0.8, 1.1, 1.3]
     block["methods"]["paper"]["notes"] = {"refused_shifts": None}
     block["methods"]["paper"]["difference_removed"][2] = math.nan
-    block["methods"]["corrected"]["notes"] = {}
+    block["methods"]["rewound"]["notes"] = {}
     block["floor"] = None
     return block
 
@@ -208,9 +212,9 @@ def test_targets_reached_and_missed(block, paper_blocks):
     assert [each.reached for each in found] == [True] * 6
     assert [each.bound for each in found] == [0.03, 1.0, 1.0, 1.0, pytest.approx(5.79), 5.0]
     floor = block["floor"]["difference_removed"]
-    block["methods"]["corrected"]["difference_removed"] = [value + 0.031 for value in floor]
-    block["methods"]["corrected"]["error_kept"] = [value + 1.01 for value in block["methods"]["retrain"]["error_kept"]]
-    block["methods"]["corrected"]["notes"]["share_of_retraining"] = 0.0501
+    block["methods"]["rewound"]["difference_removed"] = [value + 0.031 for value in floor]
+    block["methods"]["rewound"]["error_kept"] = [value + 1.01 for value in block["methods"]["retrain"]["error_kept"]]
+    block["methods"]["rewound"]["notes"]["share_of_retraining"] = 0.0501
     missed = tables.targets(block)
     assert [each.reached for each in missed] == [False, False, True, True, True, False]
     assert missed[0].text == "0.031 ± 0.000 ≤ 0.030: no"
@@ -266,17 +270,60 @@ def test_the_page_holds_every_table(paper_blocks):
         assert f"### {result['title']}" in page
     for grid in bnn_page.all_grids(paper_blocks):
         assert grid.title == "Figures that do not match" or grids.markdown(grid) in page
-    assert "posterase reproduce cifar10 --precision bfloat16" in page
-    assert "](../figures/networks/cifar10-sgld-5000-case-study-corrected.png)" in page
+    assert "posterase reproduce cifar10\n" in page
+    assert "](networks/cifar10-sgld-5000-case-study-rewound.png)" in page
     assert not re.search(r"\b(nan|None|inf)\b", page)
 
 
 def test_the_page_says_what_was_not_measured(poor):
     page = bnn_page.page([poor])
     assert not re.search(r"\b(nan|None|inf)\b", page)
-    assert page.count("not measured") > 20
+    assert page.lower().count("not measured") > 20
     assert "0.80 to 1.30; none that is finite in 2 of 5 chains" in page
     assert "not finite in 1 of 5 chains" in page
+
+
+def test_variants_stand_beside_their_block_and_apart_from_the_tables(paper_blocks, tmp_path):
+    base = bnn.blocks("cifar10")[0]
+    exact = make(dataclasses.replace(base, precision="float32"))
+    other = make(dataclasses.replace(base, pretraining=None))
+    assert (exact["name"], other["name"]) == (
+        "cifar10-sgld-3000-products-in-float32",
+        "cifar10-sgld-3000-not-pre-trained",
+    )
+    other["methods"]["retrain"]["error_test"] = [value + 9 for value in other["methods"]["retrain"]["error_test"]]
+    del other["methods"]["fine-tuning"]
+    bnn_files.write([exact, other, *paper_blocks], tmp_path, figures=False)
+    everything = bnn_files.read(tmp_path)
+    assert [result["variant"] for result in everything[-2:]] == ["not pre-trained", "products in float32"]
+    found = bnn_variants.variants(everything)
+    assert [each.base["name"] for each in found] == ["cifar10-sgld-3000"] * 2
+    missed = [row for row in bnn_variants.variant_grid(found[0]).rows if row[-1] == "no"]
+    assert [row[:2] for row in missed] == [("Retrain", "error on test rows, %")]
+    page = bnn_page.page(everything)
+    assert page.count("### CIFAR-10 + SGLD, 3,000 rows removed\n") == 1
+    assert "posterase reproduce cifar10 --sampler sgld --removed 3000 --precision float32\n" in page
+    assert "--removed 3000 --no-pretraining --without 'fine-tuning'" in page
+    assert "Not run yet" not in page
+    assert "Not run yet: CIFAR-10 + SGLD, 3,000 rows." in bnn_page.page(paper_blocks[1:])
+
+
+def test_speeds_are_read_and_judged(tmp_path):
+    ratios = [
+        ("LeNet: a request, 64 terms, PyTorch (cuda) / ours", 0.66, 0.022),
+        ("CIFAR network: a step of SGLD, PyTorch (cuda) / ours", 0.003, 0.0006),
+        ("LeNet: a step, 5 chains / one", 2.9e-4, 1.3e-4),
+        ("LeNet: something else", 1.0, 2.0),
+    ]
+    told = [dict(zip(("what", "first", "second"), each, strict=True)) for each in ratios]
+    (tmp_path / "speed-gpu.json").write_text(json.dumps({"machine": "gpu (some)", "ratios": told}))
+    (speeds,) = bnn_speed.read_speeds(tmp_path)
+    rows = bnn_speed.speed_grid(speeds).rows
+    assert [row[-2:] for row in rows] == [("at least 25", "yes"), ("at least 8", "no"), ("below 3", "yes"), ("", "")]
+    assert rows[2][1:4] == ("290 µs", "130 µs", "2.23")
+    (tmp_path / "speed-gpu.json").write_text("[]")
+    with pytest.raises(InputFileError, match="speed-gpu"):
+        bnn_speed.read_speeds(tmp_path)
 
 
 # --- files
@@ -325,13 +372,13 @@ def test_without_matplotlib_the_tables_are_written(block, monkeypatch, tmp_path)
 def one_image():
     """A block with a single image in its case study."""
     found = make(dataclasses.replace(bnn.blocks("cifar10")[1], case_study=(3,)))
-    del found["methods"]["corrected"]["notes"]["panels"]
+    del found["methods"]["rewound"]["notes"]["panels"]
     return found
 
 
 def test_figures_are_written_and_the_same_every_time(one_image, block, tmp_path):
     pytest.importorskip("matplotlib")
-    block["methods"]["corrected"]["notes"]["seconds"] = None
+    block["methods"]["rewound"]["notes"]["seconds"] = None
     images = np.random.default_rng(0).integers(0, 256, (1, 8, 8, 3), dtype=np.uint8)
     first = bnn_files.write([one_image, block], tmp_path, {"cifar10": images})
     pictures = {path.name: path.read_bytes() for path in first if path.suffix in (".png", ".svg")}

@@ -15,6 +15,7 @@ from posterase.errors import InputFileError
 from posterase.experiments import figures as drawing
 from posterase.experiments.bnn_page import all_grids
 from posterase.experiments.bnn_tables import OURS, Result, name_of, note_of
+from posterase.experiments.bnn_variants import main_blocks, variant_grid, variants
 from posterase.experiments.grids import latex, markdown
 from posterase.files import make_folder, written_whole
 
@@ -44,13 +45,13 @@ def write(
     """
     make_folder(folder)
     paths = [write_block(result, folder) for result in results]
-    grids = all_grids(results)
+    grids = [*all_grids(main_blocks(results)), *map(variant_grid, variants(results))]
     for name, render in (("tables.md", markdown), ("tables.tex", latex)):
         paths.append(_write_text(folder / name, "\n\n".join(map(render, grids)) + "\n"))
     if not figures:
         return paths
-    paths += drawing.draw_request_times(list(results), folder / "request-times")
-    for result in results:
+    paths += drawing.draw_request_times(main_blocks(results), folder / "request-times")
+    for result in main_blocks(results):
         settings = result["settings"]
         shown = images.get(settings["dataset"]) if isinstance(images, Mapping) else images
         if shown is None or len(shown) == 0:
@@ -70,8 +71,8 @@ def write_block(result: Result, folder: Path) -> Path:
 
 
 def read(folder: Path) -> list[Result]:
-    """The blocks that were written to a folder, by data set, sampler (SGLD first) and size."""
-    found = [_read_block(path) for path in sorted(folder.glob("*.json"))]
+    """The blocks that were written to a folder, by data set, sampler (SGLD first) and size; variants come last."""
+    found = [_read_block(path) for path in sorted(folder.glob("*.json")) if not path.name.startswith("speed")]
     if not found:
         raise InputFileError(
             f"there are no results in {str(folder)!r}.", "name the folder that `posterase reproduce` wrote to."
@@ -79,9 +80,9 @@ def read(folder: Path) -> list[Result]:
     return sorted(found, key=_order)
 
 
-def _order(result: Result) -> tuple[str, bool, int]:
+def _order(result: Result) -> tuple[str, str, bool, int]:
     settings = result["settings"]
-    return settings["dataset"], settings["sampler"] != "sgld", settings["removed"]
+    return result["variant"], settings["dataset"], settings["sampler"] != "sgld", settings["removed"]
 
 
 def _read_block(path: Path) -> Result:
@@ -90,7 +91,7 @@ def _read_block(path: Path) -> Result:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputFileError(f"{str(path)!r} cannot be read as JSON: {error}.", again) from error
-    known = isinstance(result, dict) and isinstance(result.get("methods"), dict)
+    known = isinstance(result, dict) and isinstance(result.get("methods"), dict) and {"name", "variant"} <= set(result)
     settings = result.get("settings") if known else None
     if not isinstance(settings, dict) or not {"dataset", "sampler", "removed", "chains"} <= set(settings):
         raise InputFileError(f"{str(path)!r} does not hold the results of a block.", again)

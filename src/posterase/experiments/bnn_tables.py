@@ -56,6 +56,7 @@ SHORT = {
 IN_THE_PAPER = {"retrain": "retrain", "origin": "origin", "fine-tuning": "is", "paper": "ours"}
 PRINTED = {"retrain": "Retrain", "origin": "Origin", "is": "IS", "ours": "Ours"}
 FLOOR, OURS = "retrain 2", "rewound"
+OTHER_START = "Retrain, another start"
 
 HALF_A_DIGIT = 0.005
 """Half a unit of the last digit that the paper prints; it prints two, everywhere."""
@@ -241,7 +242,11 @@ def differences_grid(result: Result) -> Grid:
     columns = ("method", *(metric.title for metric in DIFFERENCES))
     note = "Mean over rows of ‖f − f′‖₁ against retrained networks; the floor is what two of those differ by."
     grid = _beside_the_papers(result, f"{result['title']}: prediction differences", columns, DIFFERENCES, note)
-    return grid._replace(rows=[row for row in grid.rows if row[0] != NAMES["retrain"]])
+    rows = [row for row in grid.rows if row[0] != NAMES["retrain"]]
+    if apart := result.get("other_starts"):
+        cells = (text_of(spread(apart[each.key]), each.digits) for each in DIFFERENCES)
+        rows.insert(next((at + 1 for at, row in enumerate(rows) if row[0] == NAMES[FLOOR]), 0), (OTHER_START, *cells))
+    return grid._replace(rows=rows)
 
 
 def _beside_the_papers(

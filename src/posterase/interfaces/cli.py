@@ -181,6 +181,22 @@ def reproduce_digits(
     _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, None, True, None)
 
 
+@reproduce.command("page")
+def reproduce_page(
+    results: Annotated[Path, typer.Argument(help="The folder that blocks' results were written to.")],
+    out: Annotated[Path, typer.Option(help="The page to write; its folder is made.")] = Path("networks.md"),
+    data: Data = None,
+) -> None:
+    """The page of the networks' experiment, from all blocks in a folder; their tables and figures are written anew.
+
+    Example: `posterase reproduce page docs/results/networks --out docs/results/networks.md`
+    """
+    from posterase.interfaces import network_commands
+
+    page, *others = network_commands.write_page(results, out, data)
+    Console().print(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}", soft_wrap=True)
+
+
 def _reproduce_networks(
     dataset: str,
     out: Path,

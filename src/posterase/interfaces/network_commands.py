@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError
-from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables
+from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
-from posterase.files import make_folder
+from posterase.files import make_folder, written_whole
 from posterase.interfaces.bars import BAR, bars
 
 SAMPLERS = ("sgld", "sghmc", "both")
@@ -103,6 +104,30 @@ def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None, methods
             paths = bnn_files.write(bnn_files.read(folder), folder, figures=False)
             console.print(f"No figures: {error.problem} To get them: {error.advice}", markup=False, soft_wrap=True)
     console.print(f"In {folder}: {', '.join(path.name for path in paths)}", soft_wrap=True)
+
+
+def write_page(folder: Path, target: Path, data: Path | None) -> list[Path]:
+    """The page of all blocks in a folder; their tables and figures are written into the folder again."""
+    results = bnn_files.read(folder)
+    paths = bnn_files.write(results, folder, _pictures(results, data))
+    figures = os.path.relpath(folder, target.parent)
+    make_folder(target.parent)
+    with written_whole(target) as beside:
+        beside.write_text(bnn_page.page(results, figures, bnn_speed.read_speeds(folder)), encoding="utf-8")
+    return [target, *paths]
+
+
+def _pictures(results: Sequence[bnn_tables.Result], data: Path | None) -> dict[str, bnn_files.Pictures]:
+    """Case studies' images by data set, where it is here."""
+    found = {}
+    for result in results:
+        settings = result["settings"]
+        dataset, asked = settings["dataset"], settings["case_study"]
+        if asked and dataset not in found and settings.get("rows") is None:
+            test = datasets.load(dataset, data).test
+            assert test is not None
+            found[dataset] = test.x[list(asked)]
+    return found
 
 
 def _check_free(folder: Path, settings: bnn.Settings) -> None:
