@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 import xarray as xr
-from jaxtyping import Shaped
 
-from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, opened, sampled
-from posterase.container import FINGERPRINT, SAMPLE_DIMS, fingerprint
+from posterase.bridges.arviz import opened
+from posterase.bridges.assembly import Posterior, changed, same
+from posterase.container import SAMPLE_DIMS
 from posterase.draws import Draws, groups_of
 from posterase.errors import (
     DataChangedError,
@@ -31,14 +31,11 @@ from posterase.errors import (
 )
 from posterase.extras import need
 from posterase.parameters import parameter_names
-from posterase.rows import Block, columns_of
 
 if TYPE_CHECKING:
-    from posterase.bridges.numpyro_model import NumPyroModel
+    from posterase.bridges.programs import BridgedModel
 
 OPTIONS = ("draws", "rows", "shared", "dims", "coords", "preprocessing")
-
-UNCHECKED = "whether the data are those of the fit could not be checked: the draws came without observed data"
 
 
 def from_numpyro(
@@ -51,7 +48,7 @@ def from_numpyro(
     coords: Mapping[str, Any] | None = None,
     preprocessing: str | None = None,
     **model_kwargs: Any,
-) -> tuple[NumPyroModel, Draws]:
+) -> tuple[BridgedModel, Draws]:
     """The model and the draws of a NumPyro fit.
 
     Parameters
@@ -100,37 +97,10 @@ def from_numpyro(
         function, args, kwargs = fitted, model_args, model_kwargs
         _check_no_collision(function)
         groups = _from_draws(draws, function, args, kwargs, dims, coords)
-    check_sampled(groups)
-    posterior = groups["posterior"] = groups["posterior"].transpose(*SAMPLE_DIMS, ...)
-
-    def one(latents: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
-        _check_latents(posterior, latents)
-        return {name: posterior[name].values[0, 0] for name in latents}
-
+    found = Posterior(groups)
     plates, stay = ([each] if isinstance(each, str) else list(each) for each in (rows, shared))
-    model, remarks = discover(function, args, kwargs, one, plates, stay, frozenset(map(str, posterior.data_vars)))
-    remarks += _check_data(model.observed(one(model.program.latents)), groups)
-    names = list(model.program.latents)
-    computed = [name for name in model.program.deterministic if name in posterior]
-    groups["posterior"] = posterior[[*names, *computed]]
-    unknown = [str(name) for name in posterior.data_vars if name not in groups["posterior"]]
-    if unknown:
-        remarks += (f"left out of the posterior, since the model does not compute them: {', '.join(unknown)}",)
-    own = frozenset(
-        str(dim) for name in names if name not in model.program.row_latents for dim in posterior[name].dims[2:]
-    )
-    axes = axes_of(_row_dims(model, groups), model.program.blocks, groups, own)
-    container = make_container(
-        groups,
-        names,
-        labelled(_blocks(model), axes, groups),
-        axes,
-        preprocessing,
-        model=model,
-        computed=lambda kept, params: kept.computed(params),
-        remarks=remarks,
-    )
-    return model, Draws.from_arviz(sampled(groups), var_names=names).inside(container)
+    model, remarks = discover(function, args, kwargs, found.one, plates, stay, found.names)
+    return model, found.inside(model, remarks, preprocessing)
 
 
 # --- draws
@@ -201,14 +171,6 @@ def _plate_dims(
         return {}
 
 
-def _check_latents(posterior: xr.Dataset, latents: Mapping[str, tuple[int, ...]]) -> None:
-    from posterase.bridges.numpyro_model import check_parameters
-
-    given = {str(name): values.shape[2:] for name, values in posterior.data_vars.items()}
-    if any(given.get(name) != shape for name, shape in latents.items()):
-        check_parameters(given, latents)
-
-
 # --- data
 
 
@@ -221,8 +183,8 @@ def _check_same(function: Callable[..., Any], fitted: tuple[Any, Any], given: tu
             "leave them out: the MCMC object remembers them.",
         )
     for name, before, now in zip(parameter_names(theirs), *map(jax.tree.leaves, (theirs, ours)), strict=True):
-        if before is not now and not _same(np.asarray(before), np.asarray(now)):
-            raise _changed(f"argument {name}", np.asarray(before), np.asarray(now))
+        if before is not now and not same(np.asarray(before), np.asarray(now)):
+            raise changed(f"argument {name}", np.asarray(before), np.asarray(now))
 
 
 def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -233,75 +195,6 @@ def _bound(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
         return {**{str(i): each for i, each in enumerate(args)}, **kwargs}
     bound.apply_defaults()
     return {name: value for name, value in bound.arguments.items() if value is not None}
-
-
-def _same(before: Shaped[np.ndarray, "..."], now: Shaped[np.ndarray, "..."]) -> bool:
-    """Whether arrays hold the same: real numbers up to float32, which one of them may have been through."""
-    if before.dtype.kind == "f" and now.dtype.kind == "f":
-        before, now = before.astype(np.float32), now.astype(np.float32)
-    return np.array_equal(before, now, equal_nan=before.dtype.kind == "f" and now.dtype.kind == "f")
-
-
-def _check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
-    """The observed values are those that came with the draws; what to say where that cannot be known."""
-    stored = groups.get("observed_data")
-    digest = groups["posterior"].attrs.get(FINGERPRINT)
-    if stored is not None:
-        for name, now in observed.items():
-            if name in stored:
-                before = stored[name].values
-                if not _same(before, now):
-                    raise _changed(f"observed variable {name}", before, now)
-        return () if set(observed) <= set(stored.data_vars) else (UNCHECKED,)
-    if digest is None:
-        return (UNCHECKED,)
-    if digest != fingerprint(observed):
-        raise DataChangedError(
-            "the observed data are not those that the draws belong to: their fingerprints differ.",
-            "pass the data of the fit; after an erasure, without the removed rows.",
-        )
-    return ()
-
-
-def _changed(what: str, before: Shaped[np.ndarray, "..."], now: Shaped[np.ndarray, "..."]) -> DataChangedError:
-    if before.shape != now.shape:
-        said = f"has the shape {now.shape}, and had {before.shape}"
-    else:
-        said = f"differs in {int(np.sum(before.astype(np.float32) != now.astype(np.float32)))} of {now.size} values"
-    return DataChangedError(
-        f"the data changed since the fit: the {what} {said}.", "pass the data that the draws were fitted to."
-    )
-
-
-def _row_dims(model: NumPyroModel, groups: Mapping[str, xr.Dataset]) -> dict[str, int]:
-    """The names that axes of rows go by: of their plates, and wherever a site's own axis has another."""
-    program = model.program
-    found = {dim: i for i, (dim, _) in enumerate(program.blocks)}
-    for site in program.sites:
-        for group, axis in (("observed_data", site.value_axis), ("posterior_predictive", site.value_axis)):
-            if site.name in groups.get(group, ()):
-                found.setdefault(str(groups[group][site.name].dims[axis]), site.block)
-        if site.name in groups.get("log_likelihood", ()):
-            found.setdefault(str(groups["log_likelihood"][site.name].dims[site.axis]), site.block)
-    for name, (block, axis) in program.row_latents.items():
-        found.setdefault(str(groups["posterior"][name].dims[axis]), block)
-    return found
-
-
-def _blocks(model: NumPyroModel) -> list[Block]:
-    """The axes of rows, with the arguments that hold one number a row as columns."""
-    program = model.program
-    columns: list[dict[str, Any]] = [{} for _ in program.blocks]
-    for i, leaf in model.data.items():
-        argument = program.arguments[i]
-        assert argument.block is not None
-        columns[argument.block] |= columns_of(argument.name, np.asarray(leaf))
-    for name, leaf in model.held.items():
-        for block, (_, size) in enumerate(program.blocks):
-            if leaf.shape == (size,):
-                columns[block].setdefault(name, np.asarray(leaf))
-    variables = [tuple(site.name for site in program.sites if site.block == i) for i in range(len(program.blocks))]
-    return [Block(dim, size, variables[i], columns[i]) for i, (dim, size) in enumerate(program.blocks)]
 
 
 # --- the model's arguments

@@ -22,20 +22,10 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_sample
 
-from posterase.bridges.numpyro_model import (
-    Argument,
-    Draw,
-    NumPyroModel,
-    Params,
-    Program,
-    Site,
-    SiteTransform,
-    Support,
-    evaluated,
-    filled,
-)
+from posterase.bridges.discovery import by_rows, left_in_memory, overwritten, with_arguments
+from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support
+from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, UnsupportedModelError
-from posterase.model import SMALLEST_BUCKET, overwrite
 from posterase.precision import numpy_as_jax
 from posterase.transforms import Transform
 
@@ -56,7 +46,7 @@ def discover(
     rows: Sequence[str],
     shared: Sequence[str],
     given: frozenset[str],
-) -> tuple[NumPyroModel, tuple[str, ...]]:
+) -> tuple[BridgedModel, tuple[str, ...]]:
     """The model of these arguments: sites, rows and arguments found out; and what is to be said of it.
 
     `params` gives the parameters of one draw when it is told which names and shapes the model has; `rows` names
@@ -72,7 +62,7 @@ def discover(
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
     sites, blocks = _rows_of(trace, rows)
     one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
-    program = Program(
+    program = NumPyroProgram(
         function=function,
         structure=structure,
         fixed={i: leaf for i, leaf in enumerate(leaves) if i not in arrays},
@@ -82,73 +72,36 @@ def discover(
         deterministic=tuple(name for name, site in trace.items() if site["type"] == "deterministic"),
         sites=sites,
         blocks=blocks,
+        frozen={},
+        by_rows=False,
     )
     program, kept = _frozen(program, one, arrays)
     draw = Draw(one, _transforms(program, one, kept))
-    program = _with_arguments(program, draw, kept, frozenset(shared))
+    program = with_arguments(program, draw, kept, frozenset(shared))
     _check_observed(program, one, kept)
     _check_factors(program, trace)
-    by_rows, remarks = _by_rows(program, draw, kept)
-    model = NumPyroModel(dataclasses.replace(program, by_rows=by_rows), kept, draw.transforms)
+    callable_on_some, remarks = by_rows(program, draw, kept)
+    model = BridgedModel(dataclasses.replace(program, by_rows=callable_on_some), kept, draw.transforms)
     return model, (*remarks, *_remarks(model, trace, draw, kept, leaves))
 
 
 def _remarks(
-    model: NumPyroModel, trace: dict[str, Any], draw: Draw, leaves: dict[int, Array], given: list[Any]
+    model: BridgedModel, trace: dict[str, Any], draw: Draw, leaves: dict[int, Array], given: list[Any]
 ) -> tuple[str, ...]:
     """What of the removed rows may stay in the model, and what was taken for granted."""
-    said = []
-    if model.held:
-        said.append(
-            f"not erased from the model in memory: {', '.join(model.held)} of the removed rows: the rest depends on it"
-        )
-    whole = [model.program.arguments[i].name for i in model.constants]
-    whole = [name for name in whole if name not in model.held]
-    if whole:
-        said.append(f"arguments that are no rows stay whole in the model in memory: {', '.join(whole)}")
-    for block in range(len(model.program.blocks)):
-        own_sites = [site.name for site in model.program.sites if site.block == block]
-        alone = [name for name in own_sites if not trace[name]["cond_indep_stack"]]
-        if len(alone) > 1:
-            said.append(f"taken for the same rows, since they have no plate and are as many: {', '.join(alone)}")
-    sizes = {size for _, size in model.program.blocks}
-    own = [n for n, shape in model.program.latents.items() if sizes & set(shape) and n not in model.program.row_latents]
+    program = model.program
+    without_plate = [
+        [site.name for site in program.sites if site.block == block and not trace[site.name]["cond_indep_stack"]]
+        for block in range(len(program.blocks))
+    ]
+    same = tuple(
+        f"taken for the same rows, since they have no plate and are as many: {', '.join(alone)}"
+        for alone in without_plate
+        if len(alone) > 1
+    )
+    sizes = {size for _, size in program.blocks}
     lists = any(isinstance(leaf, np.ndarray) and sizes & set(leaf.shape) for leaf in given)
-    if lists or (not model.held and not own and not _all_from_arguments(model.program, draw, leaves)):
-        said.append(
-            "not erased from the model in memory: values of rows that are no argument with one entry a row (in a "
-            "closure, a list, or text)"
-        )
-    return tuple(said)
-
-
-def _all_from_arguments(program: Program, draw: Draw, leaves: dict[int, Array]) -> bool:
-    """Whether rows that are overwritten, with their parameters, are as likely as the row that they became a copy of."""
-    left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
-    rows = {n: jnp.moveaxis(draw.params[n], axis, 0) for n, (_, axis) in program.row_latents.items()}
-    copied = {
-        name: jnp.moveaxis(overwrite(rows[name], jnp.asarray(left[block])), 0, axis)
-        for name, (block, axis) in program.row_latents.items()
-    }
-    _, values = evaluated(
-        program, Draw({**draw.params, **copied}, draw.transforms), _overwritten(program, leaves, left)
-    )
-    return all(
-        np.allclose(each[~mask], each[0], rtol=1e-6, atol=1e-6, equal_nan=True)
-        for each, mask in zip(values, left, strict=True)
-    )
-
-
-def _overwritten(program: Program, leaves: Mapping[int, Array], left: Sequence[np.ndarray]) -> dict[int, Array]:
-    """The arguments with every row that is not left overwritten, by block."""
-    return {
-        i: leaf if (at := program.arguments[i]).block is None else _along(leaf, at.axis, left[at.block])
-        for i, leaf in leaves.items()
-    }
-
-
-def _along(leaf: Array, axis: int, left: np.ndarray) -> Array:
-    return jnp.moveaxis(filled(jnp.moveaxis(leaf, axis, 0), jnp.asarray(left)), 0, axis)
+    return (*left_in_memory(model, draw, leaves, lists), *same)
 
 
 def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +232,7 @@ def _row_latents(sampled: dict[str, Any], blocks: tuple[tuple[str, int], ...]) -
     return found
 
 
-def _frozen(program: Program, one: Params, arrays: dict[int, Array]) -> tuple[Program, dict[int, Array]]:
+def _frozen(program: NumPyroProgram, one: Params, arrays: dict[int, Array]) -> tuple[NumPyroProgram, dict[int, Array]]:
     """Leave as they are those arguments whose values decide what the model is: it could not be compiled without."""
     whole = [i for i in arrays if not jnp.issubdtype(arrays[i].dtype, jnp.floating)]
     error: Exception | None = None
@@ -302,65 +255,10 @@ def _frozen(program: Program, one: Params, arrays: dict[int, Array]) -> tuple[Pr
     ) from error
 
 
-def _with_arguments(program: Program, one: Draw, leaves: dict[int, Array], shared: frozenset[str]) -> Program:
-    """Find which arguments hold rows, by overwriting entries and looking whose likelihood changes."""
-    unknown = shared - {argument.name for argument in program.arguments.values()}
-    if unknown:
-        names = ", ".join(argument.name for argument in program.arguments.values())
-        raise UnsupportedModelError(f"shared names {sorted(unknown)[0]!r}.", f"the arguments are {names}.")
-    before = evaluated(program, one, leaves)
-    arguments = dict(program.arguments)
-    for i, argument in program.arguments.items():
-        if argument.name in shared:
-            continue
-        candidates = [
-            (block, axis)
-            for axis, length in enumerate(leaves[i].shape)
-            for block, (_, size) in enumerate(program.blocks)
-            if length == size
-        ]
-        for block, axis in candidates:
-            if _holds_rows(program, one, leaves, i, block, axis, before):
-                arguments[i] = Argument(argument.name, block, axis)
-                break
-        else:
-            if candidates:
-                raise CoupledRowsError(
-                    f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
-                    "likelihood of others, or the prior.",
-                    "compute what is made of several rows (means, distances, the row before) outside the model. Where "
-                    f"removed rows' entries may stay in the model, as the places of a Gaussian process may, say so: "
-                    f"shared={argument.name!r}; the verdict will name it.",
-                )
-    return dataclasses.replace(program, arguments=arguments)
-
-
-def _holds_rows(
-    program: Program,
-    one: Draw,
-    leaves: dict[int, Array],
-    leaf: int,
-    block: int,
-    axis: int,
-    before: tuple[np.ndarray, list[np.ndarray]],
-) -> bool:
-    """Whether overwriting entries of an argument changes the likelihoods of the same rows, and of no others."""
-    size = program.blocks[block][1]
-    rng = np.random.default_rng(0)
-    first = rng.permutation(size) < max(1, size // 2)
-    for left in (first, ~first):  # so that every row is overwritten once
-        prior, rows = evaluated(program, one, {**leaves, leaf: _along(leaves[leaf], axis, left)})
-        same = [np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True) for a, b in zip(rows, before[1], strict=True)]
-        same[block] = same[block] | ~left
-        if not all(each.all() for each in same) or not np.isclose(prior, before[0], rtol=1e-9, atol=1e-9):
-            return False
-    return True
-
-
-def _check_observed(program: Program, one: Params, leaves: dict[int, Array]) -> None:
+def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> None:
     """Observed values must come from arguments that hold rows: what else they came from would stay in the model."""
     left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
-    trace = program.traced(one, _overwritten(program, leaves, left))
+    trace = program.traced(one, overwritten(program, leaves, left))
     for site in program.sites:
         values = np.asarray(trace[site.name]["value"])
         values = np.broadcast_to(values, np.broadcast_shapes(values.shape, trace[site.name]["fn"].shape()))
@@ -375,7 +273,7 @@ def _check_observed(program: Program, one: Params, leaves: dict[int, Array]) -> 
             )
 
 
-def _check_factors(program: Program, trace: dict[str, Any]) -> None:
+def _check_factors(program: NumPyroProgram, trace: dict[str, Any]) -> None:
     """A factor is part of the prior, if it has nothing to do with rows; `_with_arguments` has made sure of that."""
     for name, site in trace.items():
         if site["type"] == "sample" and site["is_observed"] and _is_factor(site):
@@ -387,28 +285,7 @@ def _check_factors(program: Program, trace: dict[str, Any]) -> None:
                 )
 
 
-def _by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
-    """Whether the model, called on some rows, gives what it gives for them among all rows; and what to say if not."""
-    prior, whole = evaluated(program, one, leaves)
-    rng = np.random.default_rng(0)
-    for some in (SMALLEST_BUCKET, 2 * SMALLEST_BUCKET + 1):
-        places = [rng.integers(size, size=some) for _, size in program.blocks]
-        try:
-            prior_of_some, rows = evaluated(program, one, leaves, places)
-        except Exception:  # whatever the model's own code raises on fewer rows: then it is called on all of them
-            return False, ()
-        if any(values.shape != at.shape for values, at in zip(rows, places, strict=True)):
-            return False, ()
-        same = [np.allclose(v, w[at], rtol=1e-9, atol=1e-9) for v, w, at in zip(rows, whole, places, strict=True)]
-        if not all(same) or (not program.row_latents and not np.isclose(prior_of_some, prior, rtol=1e-9, atol=1e-9)):
-            said = (
-                "called on fewer rows the model is another one (it uses their number, say): it stays that of all rows"
-            )
-            return False, (said,)
-    return True, ()
-
-
-def _transforms(program: Program, one: Params, leaves: dict[int, Array]) -> dict[str, Transform]:
+def _transforms(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> dict[str, Transform]:
     """NumPyro's bijectors, for supports that are always the same."""
     trace = program.traced(one, leaves)
     other = {name: leaf * 1.25 for name, leaf in one.items()}

@@ -1,89 +1,37 @@
-"""A NumPyro model as posterase sees one: a prior, log-likelihoods row by row, and arguments that hold the rows.
+"""A NumPyro model as a `Program`: NumPyro runs it, and log densities are read from its trace.
 
-NumPyro runs the model; nothing of it is translated. Latent sites are substituted, and log densities are read from the
-trace: those of observed sites row by row, all others as the prior. Masks and scales (`handlers.mask`, `handlers.scale`)
-are in what the trace says. Supports and their Jacobians are NumPyro's own (`biject_to`).
-
-Which axes are rows, and which arguments hold them, is for `numpyro_discovery` to find out. A removal overwrites the
-rows in every argument that holds them. Where the model can be called on a few rows (tried as well), `log_removed`
-evaluates no others.
+Latent sites are substituted. Masks and scales (`handlers.mask`, `handlers.scale`) are in what the trace says. Supports
+and their Jacobians are NumPyro's own (`biject_to`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Bool, Float
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import compute_log_probs
 
-from posterase.errors import (
-    DifferentModelError,
-    NotFactorisedError,
-)
-from posterase.model import AbstractModel, Removal, coupled_elements, overwrite, with_rows
-from posterase.numerics.densities import batch_size
-from posterase.precision import cast_floats, in_float64, widest_float
+from posterase.bridges.programs import Params, Program
 from posterase.transforms import Transform
-
-FILLER = 0.5
-"""What takes the place of real values where no row of their axis is left: inside most supports."""
-
-Params = dict[str, Array]
-
-
-class Site(NamedTuple):
-    """An observed site."""
-
-    name: str
-    block: int
-    axis: int
-    """The axis of rows in its log densities, from the end."""
-    value_axis: int
-    """The axis of rows in its values, from the end."""
-
-
-class Argument(NamedTuple):
-    """A leaf of the model's arguments."""
-
-    name: str
-    block: int | None
-    """The rows that it holds; None: it holds none."""
-    axis: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Program:
-    """What of a model does not change from request to request."""
+class NumPyroProgram(Program):
+    """A model function, and how it is called."""
 
     function: Callable[..., Any]
     structure: Any
     """How leaves make up args and kwargs."""
     fixed: dict[int, Any]
     """Leaves that are no arrays, or that the model must see the values of when it is built."""
-    arguments: dict[int, Argument]
-    """All other leaves."""
-    latents: dict[str, tuple[int, ...]]
-    """Names and shapes of the parameters."""
-    row_latents: dict[str, tuple[int, int]]
-    """Parameters that belong to single rows: their block, and the axis from the end."""
-    deterministic: tuple[str, ...]
-    sites: tuple[Site, ...]
-    blocks: tuple[tuple[str, int], ...]
-    """Names and sizes of the axes of rows."""
-    frozen: dict[str, Array] = dataclasses.field(default_factory=dict)
-    """Arguments, by name, whose values the model looks at while it is built."""
-    by_rows: bool = False
-    """Whether the model can be called on some of the rows."""
 
     def call(self, params: Params, leaves: Mapping[int, Array]) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         """The model with its parameters put in, and the arguments to call it with."""
@@ -96,32 +44,13 @@ class Program:
         called, args, kwargs = self.call(params, leaves)
         return handlers.trace(called).get_trace(*args, **kwargs)
 
-    def densities(self, params: Params, leaves: Mapping[int, Array]) -> tuple[Array, list[Array]]:
-        """The log prior (with everything that is no row), and log-likelihoods of the rows of every block."""
+    def log_probs(self, params: Params, leaves: Mapping[int, Array]) -> dict[str, Array]:
         called, args, kwargs = self.call(params, leaves)
-        found, _ = compute_log_probs(called, args, kwargs, {}, sum_log_prob=False)
-        rows = [jnp.zeros((), widest_float()) for _ in self.blocks]
-        for site in self.sites:
-            values = jnp.moveaxis(found.pop(site.name), site.axis, 0)
-            rows[site.block] += values.reshape(len(values), -1).sum(axis=1, dtype=widest_float())
-        prior = sum((jnp.sum(each, dtype=widest_float()) for each in found.values()), jnp.zeros((), widest_float()))
-        return prior, rows
+        return dict(compute_log_probs(called, args, kwargs, {}, sum_log_prob=False)[0])
 
-    def at_rows(
-        self, params: Params, leaves: Mapping[int, Array], places: Sequence[Int[Array, " some"]]
-    ) -> tuple[Array, list[Array]]:
-        """The same with the model called on some rows of every block."""
-        some = dict(leaves)
-        for i, argument in self.arguments.items():
-            if argument.block is not None:
-                some[i] = jnp.take(leaves[i], places[argument.block], axis=argument.axis)
-        picked = {name: jnp.take(params[name], places[b], axis=axis) for name, (b, axis) in self.row_latents.items()}
-        return self.densities({**params, **picked}, some)
-
-    def places(self) -> list[slice]:
-        """Where the rows of every block are among all rows."""
-        ends = np.cumsum([0, *(size for _, size in self.blocks)])
-        return [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
+    def values(self, params: Params, leaves: Mapping[int, Array], names: Sequence[str]) -> dict[str, Array]:
+        trace = self.traced(params, leaves)
+        return {name: trace[name]["value"] for name in names}
 
 
 class SiteTransform(Transform):
@@ -153,184 +82,3 @@ class Support:
 
     def __init__(self, support: constraints.Constraint):
         self.support, self.bijector = support, biject_to(support)
-
-
-class NumPyroModel(AbstractModel):
-    """A NumPyro model and its data. Made by `pe.from_numpyro`."""
-
-    checked_each_time: ClassVar[bool] = True
-
-    data: dict[int, Array]
-    """Arguments that hold rows, rows first."""
-    constants: dict[int, Array]
-    """Arguments that hold none."""
-    present: Bool[Array, " rows"]
-    transforms: dict[str, Transform]
-    program: Program = eqx.field(static=True)
-
-    def __init__(self, program: Program, leaves: Mapping[int, Array], transforms: dict[str, Transform]):
-        self.program = program
-        self.data = {
-            i: jnp.moveaxis(leaves[i], argument.axis, 0)
-            for i, argument in program.arguments.items()
-            if argument.block is not None
-        }
-        self.constants = {i: leaves[i] for i, argument in program.arguments.items() if argument.block is None}
-        self.present = jnp.ones(sum(size for _, size in program.blocks), bool)
-        self.transforms = transforms
-
-    def leaves(self, params: PyTree) -> dict[int, Array]:
-        """The model's arguments, real ones in the precision of the parameters."""
-        arguments = self.program.arguments
-        rows = {i: jnp.moveaxis(leaf, 0, arguments[i].axis) for i, leaf in self.data.items()}
-        return cast_floats({**rows, **self.constants}, jnp.result_type(*jax.tree.leaves(params)))
-
-    def log_joint(self, params: PyTree) -> Float[Array, ""]:
-        prior, rows = self.program.densities(params, self.leaves(params))
-        return prior + jnp.sum(jnp.where(self.present, jnp.concatenate(rows), 0))
-
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return jnp.sum(jnp.where(removal.counted, self.log_rows(params, removal.rows), 0))
-
-    def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
-        leaves = self.leaves(params)
-        if not self.program.by_rows:
-            return jnp.concatenate(self.program.densities(params, leaves)[1])[rows]
-        places = self.program.places()
-        own = [jnp.clip(rows - at.start, 0, at.stop - at.start - 1) for at in places]
-        _, values = self.program.at_rows(params, leaves, own)
-        inside = [(rows >= at.start) & (rows < at.stop) for at in places]
-        return sum((jnp.where(*each, 0) for each in zip(inside, values, strict=True)), jnp.zeros(rows.shape))
-
-    def elements(self, rows: int) -> int:
-        total = len(self.present)
-        sizes = sum(leaf.size for leaf in self.data.values()) + 4 * total
-        constants = sum(leaf.size for leaf in self.constants.values())
-        if not self.program.by_rows:
-            return max(sizes + constants, coupled_elements(total) if self.held else 0)
-        return math.ceil(sizes * min(1.0, rows / total)) + constants
-
-    @property
-    def held(self) -> dict[str, Array]:
-        """Arguments of which removed rows' entries stay in the model: other rows, or its shape, depend on them."""
-        sizes = {size for _, size in self.program.blocks}
-        shared = {self.program.arguments[i].name: leaf for i, leaf in self.constants.items()}
-        return {n: leaf for n, leaf in {**shared, **self.program.frozen}.items() if sizes & set(leaf.shape)}
-
-    def observed(self, one: Mapping[str, Any]) -> dict[str, Shaped[np.ndarray, "..."]]:
-        """The values of the observed sites; `one` are parameters of some draw, which they do not depend on."""
-        params = {name: jnp.asarray(leaf) for name, leaf in one.items()}
-        trace = self.program.traced(params, self.leaves(params))
-        return {site.name: np.asarray(trace[site.name]["value"]) for site in self.program.sites}
-
-    def computed(self, params: PyTree) -> dict[str, Array]:
-        """Deterministic sites at draws `(chain, draw, …)`."""
-        names = self.program.deterministic
-        leaves = jax.tree.leaves(params)
-        shape = leaves[0].shape[:2]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), params)
-        values = _deterministic(self, flat, names)
-        return {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in values.items()}
-
-    def _without(self, left: Bool[Array, " rows"]) -> NumPyroModel:
-        places = self.program.places()
-        data = {i: filled(leaf, left[places[self._block_of(i)]]) for i, leaf in self.data.items()}
-        return with_rows(self, data, left)
-
-    def _block_of(self, leaf: int) -> int:
-        block = self.program.arguments[leaf].block
-        assert block is not None
-        return block
-
-    def _check_functions(self, params: PyTree) -> None:
-        check_parameters({name: leaf.shape for name, leaf in params.items()}, self.program.latents)
-
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
-        kept = self.without(removal)
-        left = np.asarray(kept.present)
-        (prior, full), (prior_without, without) = (row_values(model, params) for model in (self, kept))
-        tolerance = 1e4 * np.finfo(np.float64).eps * (1 + np.abs(full) + abs(prior))
-        if not (np.abs(full - without) <= tolerance)[left].all() or not abs(prior - prior_without) <= tolerance.max():
-            raise NotFactorisedError(
-                "the likelihood of kept rows, or the prior, changes with the values of the removed rows.",
-                "compute means, counts and neighbours of rows outside the model, and pass them as arguments.",
-            )
-
-
-def check_parameters(given: Mapping[str, tuple[int, ...]], wanted: Mapping[str, tuple[int, ...]]) -> None:
-    """Draws have the names and shapes of the model's parameters; both are shown where not."""
-    if dict(given) == dict(wanted):
-        return
-    ours, theirs = (
-        "".join(f"\n    {n}: {s or 'a number'}" for n, s in sorted(each.items())) for each in (given, wanted)
-    )
-    raise DifferentModelError(
-        f"the draws are not of this model.\n  The draws have:{ours or ' none'}\n  The model has:{theirs or ' none'}",
-        "pass the model and the data that these draws were sampled with.",
-    )
-
-
-class Draw(NamedTuple):
-    """The parameters of one draw."""
-
-    params: Params
-    transforms: dict[str, Transform]
-
-    def supported(self, dtype: Any) -> Params:
-        """In another precision: a simplex in float32 is none in float64, until it has been there and back."""
-        wide = cast_floats(self.params, dtype)
-        return {**wide, **{n: each.forward(each.inverse(wide[n])) for n, each in self.transforms.items()}}
-
-
-# --- evaluating
-
-
-def evaluated(
-    program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Densities at one draw, in float64 where the model can."""
-
-    def call(wide: bool) -> tuple[Array, list[Array]]:
-        values = one.supported(jnp.float64 if wide else widest_float())
-        data = cast_floats(leaves, jnp.float64) if wide else leaves
-        if places is None:
-            return _densities(program, values, data)
-        return _densities_at(program, values, data, [jnp.asarray(at) for at in places])
-
-    (prior, rows), _ = in_float64(call, "the model")
-    return np.asarray(prior), [np.asarray(each) for each in rows]
-
-
-def row_values(model: NumPyroModel, params: Params) -> tuple[float, Float[np.ndarray, " rows"]]:
-    """The log prior, and the log-likelihood of every row, in float64."""
-    prior, rows = evaluated(model.program, Draw(params, model.transforms), model.leaves(params))
-    return float(prior), np.concatenate(rows)
-
-
-@eqx.filter_jit
-def _densities(program: Program, one: Params, leaves: dict[int, Array]) -> tuple[Array, list[Array]]:
-    return program.densities(one, leaves)
-
-
-@eqx.filter_jit
-def _densities_at(
-    program: Program, one: Params, leaves: dict[int, Array], places: list[Array]
-) -> tuple[Array, list[Array]]:
-    return program.at_rows(one, leaves, places)
-
-
-@eqx.filter_jit
-def _deterministic(model: NumPyroModel, flat: Params, names: tuple[str, ...]) -> dict[str, Array]:
-    def at(one: Params) -> dict[str, Array]:
-        trace = model.program.traced(one, model.leaves(one))
-        return {name: trace[name]["value"] for name in names}
-
-    n = jax.tree.leaves(flat)[0].shape[0]
-    return jax.lax.map(at, flat, batch_size=batch_size(model.elements(len(model.present)), n))
-
-
-@jax.jit
-def filled(leaf: Array, left: Bool[Array, " rows"]) -> Array:
-    """An argument, rows first, with a copy of a row that is left in the place of every row that is not."""
-    empty = FILLER if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
-    return jnp.where(left.any(), overwrite(leaf, left), jnp.full_like(leaf, empty))

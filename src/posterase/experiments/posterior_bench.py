@@ -28,7 +28,7 @@ from numpyro.infer import MCMC, NUTS
 from posterase.assess.moments import moment_errors
 from posterase.assess.two_sample import two_sample
 from posterase.bridges.numpyro import from_numpyro
-from posterase.bridges.numpyro_model import NumPyroModel
+from posterase.bridges.programs import BridgedModel
 from posterase.draws import Draws
 from posterase.erase import Erasure, erase
 from posterase.errors import ImproperPosteriorError
@@ -68,7 +68,7 @@ class Fit(NamedTuple):
 
     posterior: Posterior
     data: dict[str, Any]
-    model: NumPyroModel
+    model: BridgedModel
     draws: Draws
     rhat: float
     """Of these draws and NumPyro's own together."""
@@ -144,7 +144,7 @@ def requests(fitted: Fit) -> dict[str, Int[np.ndarray, " removed"]]:
     }
 
 
-def row_variances(model: NumPyroModel, draws: Draws) -> Float[np.ndarray, " rows"]:
+def row_variances(model: BridgedModel, draws: Draws) -> Float[np.ndarray, " rows"]:
     """The variance over draws of every row's log-likelihood: how much the posterior leans on it."""
     flat = draws.flat()
     step = max(1, draws.n_chains * draws.n_draws // INFLUENCE_DRAWS)
@@ -152,7 +152,7 @@ def row_variances(model: NumPyroModel, draws: Draws) -> Float[np.ndarray, " rows
 
 
 @eqx.filter_jit
-def _row_variances(model: NumPyroModel, flat: dict[str, Array]) -> Float[Array, " rows"]:
+def _row_variances(model: BridgedModel, flat: dict[str, Array]) -> Float[Array, " rows"]:
     def add(sums: tuple[Array, Array], one: dict[str, Array]) -> tuple[tuple[Array, Array], None]:
         values = jnp.concatenate(model.program.densities(one, model.leaves(one))[1])
         return (sums[0] + values, sums[1] + values**2), None

@@ -1,0 +1,136 @@
+"""Draws beside their program: what came with them is checked, cut and kept, whichever library made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Shaped
+
+from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, sampled
+from posterase.bridges.programs import BridgedModel, check_parameters
+from posterase.container import FINGERPRINT, SAMPLE_DIMS, fingerprint
+from posterase.draws import Draws
+from posterase.errors import DataChangedError
+from posterase.rows import Block, columns_of
+
+UNCHECKED = "whether the data are those of the fit could not be checked: the draws came without observed data"
+
+
+class Posterior:
+    """The groups of a fit, with its draws among them."""
+
+    def __init__(self, groups: Mapping[str, xr.Dataset]):
+        check_sampled(groups)
+        self.draws = groups["posterior"].transpose(*SAMPLE_DIMS, ...)
+        self.groups = {**groups, "posterior": self.draws}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Of everything that there are draws of."""
+        return frozenset(map(str, self.draws.data_vars))
+
+    def one(self, latents: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """The parameters of one draw; draws of another model are refused."""
+        given = {str(name): values.shape[2:] for name, values in self.draws.data_vars.items()}
+        if any(given.get(name) != shape for name, shape in latents.items()):
+            check_parameters(given, latents)
+        return {name: self.draws[name].values[0, 0] for name in latents}
+
+    def inside(self, model: BridgedModel, remarks: tuple[str, ...], preprocessing: str | None) -> Draws:
+        """The draws of a model's parameters, in the container that they go out in again."""
+        program, posterior = model.program, self.draws
+        remarks += check_data(model.observed(self.one(program.latents)), self.groups)
+        names = list(program.latents)
+        computed = [name for name in program.deterministic if name in posterior]
+        groups = {**self.groups, "posterior": posterior[[*names, *computed]]}
+        unknown = [str(name) for name in posterior.data_vars if name not in groups["posterior"]]
+        if unknown:
+            remarks += (f"left out of the posterior, since the model does not compute them: {', '.join(unknown)}",)
+        own = frozenset(
+            str(dim) for name in names if name not in program.row_latents for dim in posterior[name].dims[2:]
+        )
+        axes = axes_of(_row_dims(model, groups), program.blocks, groups, own)
+        container = make_container(
+            groups,
+            names,
+            labelled(_blocks(model), axes, groups),
+            axes,
+            preprocessing,
+            model=model,
+            computed=lambda kept, params: kept.computed(params),
+            remarks=remarks,
+        )
+        return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
+
+
+def check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:
+    """The observed values are those that came with the draws; what to say where that cannot be known."""
+    stored = groups.get("observed_data")
+    digest = groups["posterior"].attrs.get(FINGERPRINT)
+    if stored is not None:
+        for name, now in observed.items():
+            if name in stored:
+                before = stored[name].values
+                if not same(before, now):
+                    raise changed(f"observed variable {name}", before, now)
+        return () if set(observed) <= set(stored.data_vars) else (UNCHECKED,)
+    if digest is None:
+        return (UNCHECKED,)
+    if digest != fingerprint(observed):
+        raise DataChangedError(
+            "the observed data are not those that the draws belong to: their fingerprints differ.",
+            "pass the data of the fit; after an erasure, without the removed rows.",
+        )
+    return ()
+
+
+def same(before: Shaped[np.ndarray, "..."], now: Shaped[np.ndarray, "..."]) -> bool:
+    """Whether arrays hold the same: real numbers up to float32, which one of them may have been through."""
+    if before.dtype.kind == "f" and now.dtype.kind == "f":
+        before, now = before.astype(np.float32), now.astype(np.float32)
+    return np.array_equal(before, now, equal_nan=before.dtype.kind == "f" and now.dtype.kind == "f")
+
+
+def changed(what: str, before: Shaped[np.ndarray, "..."], now: Shaped[np.ndarray, "..."]) -> DataChangedError:
+    """What to raise where data are not those of the fit."""
+    if before.shape != now.shape:
+        said = f"has the shape {now.shape}, and had {before.shape}"
+    else:
+        said = f"differs in {int(np.sum(before.astype(np.float32) != now.astype(np.float32)))} of {now.size} values"
+    return DataChangedError(
+        f"the data changed since the fit: the {what} {said}.", "pass the data that the draws were fitted to."
+    )
+
+
+def _row_dims(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> dict[str, int]:
+    """The names that axes of rows go by: of their plates, and wherever a site's own axis has another."""
+    program = model.program
+    found = {dim: i for i, (dim, _) in enumerate(program.blocks)}
+    for site in program.sites:
+        for group, axis in (("observed_data", site.value_axis), ("posterior_predictive", site.value_axis)):
+            if site.name in groups.get(group, ()):
+                found.setdefault(str(groups[group][site.name].dims[axis]), site.block)
+        if site.name in groups.get("log_likelihood", ()):
+            found.setdefault(str(groups["log_likelihood"][site.name].dims[site.axis]), site.block)
+    for name, (block, axis) in program.row_latents.items():
+        found.setdefault(str(groups["posterior"][name].dims[axis]), block)
+    return found
+
+
+def _blocks(model: BridgedModel) -> list[Block]:
+    """The axes of rows, with the arguments that hold one number a row as columns."""
+    program = model.program
+    columns: list[dict[str, Any]] = [{} for _ in program.blocks]
+    for i, leaf in model.data.items():
+        argument = program.arguments[i]
+        assert argument.block is not None
+        columns[argument.block] |= columns_of(argument.name, np.asarray(leaf))
+    for name, leaf in model.held.items():
+        for block, (_, size) in enumerate(program.blocks):
+            if leaf.shape == (size,):
+                columns[block].setdefault(name, np.asarray(leaf))
+    variables = [tuple(site.name for site in program.sites if site.block == i) for i in range(len(program.blocks))]
+    return [Block(dim, size, variables[i], columns[i]) for i, (dim, size) in enumerate(program.blocks)]

@@ -1,0 +1,144 @@
+"""Finding out which arguments of a program hold its rows, by trying.
+
+Entries of an argument are overwritten, and only the likelihoods of the same rows may change. So a removal takes the
+rows' values out of the model, and does not only mask them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from posterase.bridges.programs import Argument, BridgedModel, Draw, Program, evaluated, filled
+from posterase.errors import CoupledRowsError, UnsupportedModelError
+from posterase.model import SMALLEST_BUCKET, overwrite
+
+P = TypeVar("P", bound=Program)
+
+
+def left_in_memory(model: BridgedModel, draw: Draw, leaves: dict[int, Array], lists: bool = False) -> tuple[str, ...]:
+    """What of the removed rows may stay in the model; `lists`: some of its arguments are no arrays of numbers."""
+    program, said = model.program, []
+    if model.held:
+        said.append(
+            f"not erased from the model in memory: {', '.join(model.held)} of the removed rows: the rest depends on it"
+        )
+    whole = [program.arguments[i].name for i in model.constants if program.arguments[i].name not in model.held]
+    if whole:
+        said.append(f"arguments that are no rows stay whole in the model in memory: {', '.join(whole)}")
+    sizes = {size for _, size in program.blocks}
+    own = [name for name, shape in program.latents.items() if sizes & set(shape) and name not in program.row_latents]
+    if lists or (not model.held and not own and not _all_from_arguments(program, draw, leaves)):
+        said.append(
+            "not erased from the model in memory: values of rows that are no argument with one entry a row (in a "
+            "closure, a list, or text)"
+        )
+    return tuple(said)
+
+
+def _all_from_arguments(program: Program, draw: Draw, leaves: dict[int, Array]) -> bool:
+    """Whether rows that are overwritten, with their parameters, are as likely as the row that they became a copy of."""
+    left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
+    rows = {n: jnp.moveaxis(draw.params[n], axis, 0) for n, (_, axis) in program.row_latents.items()}
+    copied = {
+        name: jnp.moveaxis(overwrite(rows[name], jnp.asarray(left[block])), 0, axis)
+        for name, (block, axis) in program.row_latents.items()
+    }
+    _, values = evaluated(program, Draw({**draw.params, **copied}, draw.transforms), overwritten(program, leaves, left))
+    return all(
+        np.allclose(each[~mask], each[0], rtol=1e-6, atol=1e-6, equal_nan=True)
+        for each, mask in zip(values, left, strict=True)
+    )
+
+
+def overwritten(program: Program, leaves: Mapping[int, Array], left: Sequence[np.ndarray]) -> dict[int, Array]:
+    """The arguments with every row that is not left overwritten, by block."""
+    return {
+        i: leaf if (at := program.arguments[i]).block is None else _along(leaf, at.axis, left[at.block])
+        for i, leaf in leaves.items()
+    }
+
+
+def _along(leaf: Array, axis: int, left: np.ndarray) -> Array:
+    return jnp.moveaxis(filled(jnp.moveaxis(leaf, axis, 0), jnp.asarray(left)), 0, axis)
+
+
+def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: frozenset[str]) -> P:
+    """Find which arguments hold rows, by overwriting entries and looking whose likelihood changes."""
+    unknown = shared - {argument.name for argument in program.arguments.values()}
+    if unknown:
+        names = ", ".join(argument.name for argument in program.arguments.values())
+        raise UnsupportedModelError(f"shared names {sorted(unknown)[0]!r}.", f"the arguments are {names}.")
+    before = evaluated(program, one, leaves)
+    arguments = dict(program.arguments)
+    for i, argument in program.arguments.items():
+        if argument.name in shared:
+            continue
+        candidates = [
+            (block, axis)
+            for axis, length in enumerate(leaves[i].shape)
+            for block, (_, size) in enumerate(program.blocks)
+            if length == size
+        ]
+        for block, axis in candidates:
+            if _holds_rows(program, one, leaves, i, block, axis, before):
+                arguments[i] = Argument(argument.name, block, axis)
+                break
+        else:
+            if candidates:
+                raise CoupledRowsError(
+                    f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
+                    "likelihood of others, or the prior.",
+                    "compute what is made of several rows (means, distances, the row before) outside the model. Where "
+                    f"removed rows' entries may stay in the model, as the places of a Gaussian process may, say so: "
+                    f"shared={argument.name!r}; the verdict will name it.",
+                )
+    return dataclasses.replace(program, arguments=arguments)
+
+
+def _holds_rows(
+    program: Program,
+    one: Draw,
+    leaves: dict[int, Array],
+    leaf: int,
+    block: int,
+    axis: int,
+    before: tuple[np.ndarray, list[np.ndarray]],
+) -> bool:
+    """Whether overwriting entries of an argument changes the likelihoods of the same rows, and of no others."""
+    size = program.blocks[block][1]
+    rng = np.random.default_rng(0)
+    first = rng.permutation(size) < max(1, size // 2)
+    for left in (first, ~first):  # so that every row is overwritten once
+        prior, rows = evaluated(program, one, {**leaves, leaf: _along(leaves[leaf], axis, left)})
+        same = [np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True) for a, b in zip(rows, before[1], strict=True)]
+        same[block] = same[block] | ~left
+        if not all(each.all() for each in same) or not np.isclose(prior, before[0], rtol=1e-9, atol=1e-9):
+            return False
+    return True
+
+
+def by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
+    """Whether the model, called on some rows, gives what it gives for them among all rows; and what to say if not."""
+    prior, whole = evaluated(program, one, leaves)
+    rng = np.random.default_rng(0)
+    for some in (SMALLEST_BUCKET, 2 * SMALLEST_BUCKET + 1):
+        places = [rng.integers(size, size=some) for _, size in program.blocks]
+        try:
+            prior_of_some, rows = evaluated(program, one, leaves, places)
+        except Exception:  # whatever the model's own code raises on fewer rows: then it is called on all of them
+            return False, ()
+        if any(values.shape != at.shape for values, at in zip(rows, places, strict=True)):
+            return False, ()
+        same = [np.allclose(v, w[at], rtol=1e-9, atol=1e-9) for v, w, at in zip(rows, whole, places, strict=True)]
+        if not all(same) or (not program.row_latents and not np.isclose(prior_of_some, prior, rtol=1e-9, atol=1e-9)):
+            said = (
+                "called on fewer rows the model is another one (it uses their number, say): it stays that of all rows"
+            )
+            return False, (said,)
+    return True, ()
