@@ -7,6 +7,7 @@ of p(θ | S − S′), and says how far to trust them.
 from posterase import assess as assess
 from posterase.bridges.arviz import from_arviz as from_arviz
 from posterase.bridges.numpyro import from_numpyro as from_numpyro
+from posterase.bridges.pymc import from_pymc as from_pymc
 from posterase.draws import Draws as Draws
 from posterase.erase import Erasure as Erasure
 from posterase.erase import erase as erase

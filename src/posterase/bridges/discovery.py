@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Program, evaluated, filled
-from posterase.errors import CoupledRowsError, UnsupportedModelError
+from posterase.errors import CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model import SMALLEST_BUCKET, overwrite
 
 P = TypeVar("P", bound=Program)
@@ -75,6 +75,11 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
         names = ", ".join(argument.name for argument in program.arguments.values())
         raise UnsupportedModelError(f"shared names {sorted(unknown)[0]!r}.", f"the arguments are {names}.")
     before = evaluated(program, one, leaves)
+    if not np.isfinite(before[0]):
+        raise DifferentModelError(
+            f"the log prior of the first draw is {before[0]:.3g}: the model cannot have made these draws.",
+            "pass the model that they were sampled from.",
+        )
     arguments = dict(program.arguments)
     for i, argument in program.arguments.items():
         if argument.name in shared:

@@ -1,0 +1,68 @@
+"""From a PyMC model and its draws, as they are.
+
+    model, draws = pe.from_pymc(pymc_model, idata)
+    result = pe.erase(model, draws, rows=person == 17)
+    result.draws.to_arviz()
+
+The model is evaluated by PyMC's own graphs, through PyTensor's JAX backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from posterase.bridges.arviz import opened
+from posterase.bridges.assembly import Posterior
+from posterase.draws import Draws
+from posterase.errors import InvalidTypeError
+from posterase.extras import need
+
+if TYPE_CHECKING:
+    from posterase.bridges.programs import BridgedModel
+
+
+def from_pymc(
+    model: Any,
+    idata: Any,
+    *,
+    rows: str | Sequence[str] = (),
+    shared: str | Sequence[str] = (),
+    preprocessing: str | None = None,
+) -> tuple[BridgedModel, Draws]:
+    """The model and the draws of a PyMC fit.
+
+    Parameters
+    ----------
+    model
+        The `pm.Model` that was sampled, with the data that it was fitted to.
+    idata
+        What `pm.sample` returned; or a file, a DataTree or InferenceData by ArviZ's schema.
+    rows
+        The dimension of the observed variables that is the rows, where they have several; a list, where there are more.
+    shared
+        Arrays in the model of which removed rows' entries may stay, since other rows are computed from them.
+    preprocessing
+        What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
+        verdict names it, and asks where it was not said.
+
+    Returns
+    -------
+    model
+        For `pe.erase` and every eraser. Deterministic variables are no parameters: they come out computed anew.
+    draws
+        The draws, in the container that they go out in again.
+    """
+    need("pymc", "from_pymc", "pymc")
+    import pymc as pm
+
+    from posterase.bridges.pymc_model import discover
+
+    if not isinstance(model, pm.Model):
+        raise InvalidTypeError(f"model is a {type(model).__name__}.", "pass the pm.Model: with pm.Model() as model: …")
+    if type(idata).__name__ == "MultiTrace":
+        raise InvalidTypeError("idata is a MultiTrace.", "sample with return_inferencedata=True, as PyMC does unasked.")
+    found = Posterior(opened(idata))
+    dims, stay = ([each] if isinstance(each, str) else list(each) for each in (rows, shared))
+    bridged, remarks = discover(model, found.one, dims, stay)
+    return bridged, found.inside(bridged, remarks, preprocessing)

@@ -1,0 +1,360 @@
+"""PyMC fits: that a model's densities are PyMC's, which rows and arrays are found, what is refused and why."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+
+import posterase as pe
+from posterase.errors import (
+    AmbiguousRowsError,
+    CoupledRowsError,
+    DataChangedError,
+    DifferentModelError,
+    InvalidTypeError,
+    MissingExtraError,
+    UnsupportedModelError,
+)
+from tests.oracles import LinearRegression
+from tests.statistical import assert_moments, rejected
+
+pm = pytest.importorskip("pymc")
+pt = pytest.importorskip("pytensor.tensor")
+pytestmark = pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+
+RNG = np.random.default_rng(0)
+N = 40
+X = RNG.normal(size=N)
+Y = RNG.normal(size=N) + X
+GROUP = np.repeat(np.arange(10), 4)
+
+
+def tree(model, values=None):
+    """Draws of a model and its data by ArviZ's schema: given ones `(chain, draw, …)`, or some near a prior draw."""
+    if values is None:
+        rng = np.random.default_rng(1)
+        points = {each.name: np.asarray(each.eval()) for each in model.free_RVs}
+        values = {name: at * (1 + 0.001 * rng.random((2, 50, *[1] * at.ndim))) for name, at in points.items()}
+    posterior, observed = {}, {}
+    for name, value in values.items():
+        named = model.named_vars_to_dims.get(name) or [f"{name}_{i}" for i in range(value.ndim - 2)]
+        posterior[name] = ("chain", "draw", *map(str, named)), value
+    for each in model.observed_RVs:
+        value = np.asarray(model.rvs_to_values[each].eval())
+        named = model.named_vars_to_dims.get(each.name) or [f"{each.name}_dim_{i}" for i in range(value.ndim)]
+        observed[each.name] = tuple(map(str, named)), value
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(posterior), "observed_data": xr.Dataset(observed)})
+
+
+@pytest.fixture
+def regression():
+    with pm.Model(coords={"obs": np.arange(N)}) as model:
+        x = pm.Data("x", X, dims="obs")
+        slope, noise = pm.Normal("slope"), pm.HalfNormal("noise")
+        effect = pm.Normal("effect", 0, 1, shape=10)
+        pm.Deterministic("mean", effect[GROUP] + slope * x, dims="obs")
+        pm.Normal("y", model["mean"], noise, observed=Y, dims="obs")
+    return model
+
+
+# --- the closed form
+
+
+def test_an_exact_posterior_through_the_bridge(x64):
+    """Densities are those of the hand-written model, and the erased draws have the exact moments."""
+    oracle = LinearRegression.make()
+    with pm.Model() as model:
+        beta = pm.Normal("beta", 0, 2, shape=oracle.X.shape[1])
+        pm.Normal("y", oracle.X @ beta, 0.8, observed=oracle.y)
+    everyone, removed = np.arange(60), np.array([3, 17, 42, 5])
+    exact = oracle.sample(everyone, (4, 2000), seed=1)
+    posterior = xr.Dataset({"beta": (("chain", "draw", "column"), exact["beta"])})
+    bridged, draws = pe.from_pymc(model, xr.DataTree.from_dict({"posterior": posterior}))
+    assert bridged.program.by_rows
+    by_hand = oracle.model()
+    for ours, theirs in zip(
+        pe.split(bridged, bridged.removal(removed)), pe.split(by_hand, by_hand.removal(removed)), strict=True
+    ):
+        at = [{"beta": jnp.asarray(exact["beta"][0, i])} for i in (0, 1)]
+        difference = [float(ours(theta) - theirs(theta)) for theta in at]
+        np.testing.assert_allclose(difference[0], difference[1], atol=1e-9)  # the same up to a constant
+    result = pe.erase(bridged, draws, rows=removed)
+    kept = np.setdiff1d(everyone, removed)
+    moments = oracle.mean(kept), oracle.variance(kept)
+    assert_moments(result.draws.matrix(), *moments, np.asarray(result.draws.weights).ravel())
+    with rejected():  # nothing deleted
+        assert_moments(draws.matrix(), *moments)
+
+
+# --- PyMC's own densities
+
+
+def supports():
+    """A variable for every kind of support, and several likelihoods of the same rows."""
+    with pm.Model(coords={"obs": np.arange(N), "item": ["a", "b", "c"], "two": [0, 1]}) as model:
+        real = pm.Normal("real", 0, 1, dims="item")
+        positive, unit = pm.HalfCauchy("positive", 1), pm.Beta("unit", 2, 2)
+        pm.Uniform("between", np.array([-1.0, 0.0]), np.array([2.0, 5.0]))
+        pm.TruncatedNormal("above", 0, 1, lower=-2)
+        simplex = pm.Dirichlet("simplex", np.ones(3))
+        pm.Normal("ordered", 0, 1, shape=3, transform=pm.distributions.transforms.ordered, initval=[-1.0, 0.0, 1.0])
+        pm.LKJCholeskyCov("covariance", 2.0, 2, sd_dist=pm.HalfNormal.dist(1.0), compute_corr=False)
+        x = pm.Data("x", X, dims="obs")
+        pm.Normal("y", real[0] + unit * x, positive, observed=Y, dims="obs")
+        pm.Poisson("calls", pt.exp(0.1 * real[1] * x), observed=np.arange(N) % 3, dims="obs")
+        means = pt.stack([real[0] * x, real[2] * x], axis=1)
+        pm.MvNormal("pair", means, np.eye(2), observed=np.column_stack([X, Y]), dims=("obs", "two"))
+        pm.Categorical("kind", simplex, observed=np.arange(N) % 3, dims="obs")
+    return model
+
+
+INSIDE = {
+    "real": [0.1, -0.2, 0.3],
+    "positive": 0.7,
+    "unit": 0.4,
+    "between": [0.5, 3.0],
+    "above": -1.0,
+    "simplex": [0.2, 0.3, 0.5],
+    "ordered": [-1.0, 0.1, 0.9],
+    "covariance": [0.8, 0.1, 1.2],
+}
+
+
+def test_densities_and_gradients_are_pymcs(x64):
+    """Of all rows, with Jacobians, at unconstrained points."""
+    model = supports()
+    inside = {name: np.tile(value, (2, 3, *[1] * np.ndim(value))) for name, value in INSIDE.items()}
+    bridged, draws = pe.from_pymc(model, tree(model, inside))
+    assert bridged.program.blocks == (("obs", N),)
+    assert bridged.program.by_rows
+    names = {each.name: model.rvs_to_values[each].name for each in model.free_RVs}
+    logp, slope = model.compile_logp(mode="FAST_COMPILE"), model.compile_dlogp(mode="FAST_COMPILE")
+    density = jax.jit(jax.value_and_grad(bridged.log_density))
+    theta = bridged.unconstrain({name: leaf[0, 0] for name, leaf in draws.params.items()})
+    for seed in (0, 1):
+        rng = np.random.default_rng(seed)
+        moved = {name: np.asarray(leaf) + 0.3 * rng.normal(size=leaf.shape) for name, leaf in theta.items()}
+        point = {names[name]: leaf for name, leaf in moved.items()}
+        ours = {name: jnp.asarray(leaf) for name, leaf in moved.items()}
+        value, gradient = density(ours)
+        np.testing.assert_allclose(value, logp(point), rtol=1e-9)
+        theirs = dict(zip([v.name for v in model.value_vars], _pieces(slope(point), model, point), strict=True))
+        for name, leaf in gradient.items():
+            np.testing.assert_allclose(leaf, theirs[names[name]], rtol=1e-6, atol=1e-8)
+
+
+def _pieces(vector, model, point):
+    ends = np.cumsum([np.size(point[v.name]) for v in model.value_vars])[:-1]
+    return [
+        each.reshape(np.shape(point[v.name])) for each, v in zip(np.split(vector, ends), model.value_vars, strict=True)
+    ]
+
+
+def test_kept_rows_are_those_of_a_model_without_the_others(regression, x64):
+    bridged, draws = pe.from_pymc(regression, tree(regression))
+    gone = np.array([0, 5, 39])
+    kept = np.setdiff1d(np.arange(N), gone)
+    with pm.Model() as fewer:
+        slope, noise = pm.Normal("slope"), pm.HalfNormal("noise")
+        effect = pm.Normal("effect", 0, 1, shape=10)
+        pm.Normal("y", effect[GROUP[kept]] + slope * X[kept], noise, observed=Y[kept])
+    other, _ = pe.from_pymc(fewer, tree(fewer))
+    one = {name: leaf[0, 3] for name, leaf in draws.params.items()}
+    without = bridged.without(bridged.removal(gone))
+    found, expected, before = (jax.jit(lambda at, m=each: m.log_joint(at))(one) for each in (without, other, bridged))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert abs(before - expected) > 1e-3
+
+
+# --- rows
+
+
+def test_nothing_of_a_removed_row_is_left_in_the_model(regression):
+    bridged, _ = pe.from_pymc(regression, tree(regression))
+    assert {argument.name for argument in bridged.program.arguments.values()} == {"x", "y", "array 3 (40)"}
+    assert all(argument.block == 0 for argument in bridged.program.arguments.values())
+    kept = bridged.without(bridged.removal([7]))
+    values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(kept)])
+    assert not np.isin(np.float32([X[7], Y[7]]), values).any()
+
+
+def test_what_comes_out_is_cut_and_computed_anew(regression):
+    rng = np.random.default_rng(3)
+    values = {"slope": rng.normal(1, 0.1, (4, 500)), "noise": rng.uniform(0.9, 1.1, (4, 500))}
+    values["effect"] = rng.normal(0, 0.1, (4, 500, 10))
+    given = {name: xr.DataArray(v, dims=("chain", "draw", "effect_0")[: v.ndim]) for name, v in values.items()}
+    mean = values["effect"][..., GROUP] + values["slope"][..., None] * X
+    given["mean"] = xr.DataArray(mean, dims=("chain", "draw", "obs"))
+    observed = tree(regression)["observed_data"].to_dataset()
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset(given), "observed_data": observed})
+    bridged, draws = pe.from_pymc(regression, idata, preprocessing="none")
+    erased = pe.Reweight()(0, bridged, draws, bridged.removal([2, 3])).draws
+    out = erased.to_arviz()
+    assert out["observed_data"]["y"].shape == (N - 2,)
+    np.testing.assert_allclose(out["posterior"]["mean"], np.delete(mean, [2, 3], axis=-1), atol=1e-5)
+
+
+def test_rows_by_the_name_of_their_axis():
+    with pm.Model(coords={"person": np.arange(8), "item": np.arange(5)}) as model:
+        ability = pm.Normal("ability", dims="person")
+        difficulty = pm.Normal("difficulty", dims="item")
+        answers = (np.arange(40).reshape(8, 5) % 3 == 0).astype(int)
+        pm.Bernoulli("answer", logit_p=ability[:, None] - difficulty[None], observed=answers, dims=("person", "item"))
+    with pytest.raises(AmbiguousRowsError, match="rows='person' or rows='item'"):
+        pe.from_pymc(model, tree(model))
+    bridged, draws = pe.from_pymc(model, tree(model), rows="person")
+    assert bridged.program.blocks == (("person", 8),)
+    assert bridged.program.row_latents == {"ability": (0, -1)}
+    one = {name: leaf[0, 0] for name, leaf in draws.params.items()}
+    logits = np.asarray(one["ability"])[:, None] - np.asarray(one["difficulty"])
+    expected = (answers * logits - np.log1p(np.exp(logits))).sum(axis=1)
+    np.testing.assert_allclose(bridged.log_rows(one, jnp.arange(8)), expected, rtol=1e-5)
+
+
+# --- what is refused
+
+
+def with_model(write):
+    def made():
+        with pm.Model() as model:
+            write()
+        return model
+
+    made.__name__ = write.__name__
+    return made
+
+
+@with_model
+def potential():
+    mu = pm.Normal("mu")
+    pm.Potential("penalty", -(mu**2))
+    pm.Normal("y", mu, 1, observed=Y)
+
+
+@with_model
+def discrete():
+    pm.Normal("y", pm.Poisson("count", 3.0), 1, observed=Y)
+
+
+@with_model
+def no_rows():
+    pm.Normal("mu")
+
+
+@with_model
+def nothing_free():
+    pm.Normal("y", 0, 1, observed=Y)
+
+
+@with_model
+def one_likelihood():
+    mu = pm.Normal("mu")
+    pm.MvNormal("y", mu * np.ones(N), np.eye(N), observed=Y)
+
+
+@with_model
+def moving_bounds():
+    high = pm.HalfNormal("high")
+    pm.Normal("y", pm.Uniform("below", 0, high), 1, observed=Y)
+
+
+@with_model
+def subsampled():
+    pm.Normal("y", pm.Normal("mu"), 1, observed=pm.Minibatch(Y, batch_size=8), total_size=N)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (potential, "Potentials: 'penalty'"),
+        (discrete, "'count' is discrete"),
+        (no_rows, "no observed variable"),
+        (nothing_free, "no parameters"),
+        (one_likelihood, "'y' has one likelihood for 40 values"),
+        (moving_bounds, "bounds of the variable 'below'"),
+        (subsampled, "'y' .* is an estimate"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+def test_what_cannot_be_erased_from_is_refused_by_name(made, said):
+    with pytest.raises(UnsupportedModelError, match=said):
+        pe.from_pymc(made(), xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), [[0.0]])})}))
+
+
+@pytest.mark.filterwarnings("ignore:Data in .* contains missing values")
+def test_gaps_in_the_data_are_refused():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu"), 1, observed=np.where(np.arange(N) == 3, np.nan, Y))
+    with pytest.raises(UnsupportedModelError, match="'y' have gaps"):
+        pe.from_pymc(model, xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), [[0.0]])})}))
+
+
+def test_rows_that_look_at_each_other_are_refused_by_name():
+    with pm.Model() as model:
+        x = pm.Data("x", X)
+        pm.Normal("y", pm.Normal("slope") * (x - x.mean()), 1, observed=Y)
+    with pytest.raises(CoupledRowsError, match="'x'"):
+        pe.from_pymc(model, tree(model))
+    bridged, _ = pe.from_pymc(model, tree(model), shared="x")
+    assert list(bridged.held) == ["x"]
+
+
+def test_draws_of_another_model_or_other_data_are_refused(regression):
+    idata = tree(regression)
+    short = xr.DataTree.from_dict({"posterior": idata["posterior"].to_dataset()[["slope"]]})
+    with pytest.raises(DifferentModelError, match="noise"):
+        pe.from_pymc(regression, short)
+    idata["observed_data"]["y"] = idata["observed_data"]["y"] + 1
+    with pytest.raises(DataChangedError, match="differs in 40 of 40"):
+        pe.from_pymc(regression, idata)
+
+
+def test_draws_that_the_model_cannot_have_made(regression):
+    with pytest.raises(DifferentModelError, match="log prior of the first draw"):
+        pe.from_pymc(
+            regression, tree(regression).map_over_datasets(lambda group: -group if "noise" in group else group)
+        )
+
+
+def test_what_is_no_model_and_no_draws(regression):
+    with pytest.raises(InvalidTypeError, match=r"pm\.Model"):
+        pe.from_pymc(lambda: None, tree(regression))
+    with pytest.raises(InvalidTypeError):
+        pe.from_pymc(regression, 3)
+
+
+def test_without_pymc(monkeypatch, regression):
+    monkeypatch.setitem(sys.modules, "pymc", None)
+    with pytest.raises(MissingExtraError, match="pymc"):
+        pe.from_pymc(regression, None)
+
+
+def test_the_precision_of_the_process_stays_as_it_was(regression):
+    assert not jax.config.read("jax_enable_x64")
+    pe.from_pymc(regression, tree(regression))
+    assert not jax.config.read("jax_enable_x64")
+
+
+# --- a real fit
+
+
+def test_a_fit_by_pymc_forgets_rows():
+    """pm.sample, then three lines; the erased draws against the exact answer of a model that has one."""
+    oracle = LinearRegression.make()
+    with pm.Model() as model:
+        x = pm.Data("x", oracle.X)
+        pm.Normal("y", x @ pm.Normal("beta", 0, 2, shape=3), 0.8, observed=oracle.y)
+        idata = pm.sample(
+            1500, tune=500, chains=2, cores=1, progressbar=False, random_seed=1, compute_convergence_checks=False
+        )
+    bridged, draws = pe.from_pymc(model, idata, preprocessing="none")
+    gone = np.arange(6)
+    result = pe.erase(bridged, draws, rows=gone)
+    kept = np.setdiff1d(np.arange(60), gone)
+    sd = np.sqrt(np.diag(np.linalg.inv(oracle.precision(kept))))
+    found = np.average(result.draws.matrix(), axis=0, weights=np.asarray(result.draws.weights).ravel())
+    assert (np.abs(found - oracle.mean(kept)) < 5 * sd / np.sqrt(500)).all()
+    assert result.draws.to_arviz()["constant_data"]["x"].shape == (54, 3)
