@@ -77,7 +77,7 @@ class Ours:
 
     def model(self, **options: Any) -> pe.Model:
         likelihood = networks.LogLikelihood(MAKERS[self.name](**options))
-        return pe.Model(networks.LogPrior(0.1), likelihood, self.data)
+        return pe.Model(networks.NormalPrior(0.1), likelihood, self.data)
 
     def initial(self, chains: int) -> PyTree:
         return jax.vmap(MAKERS[self.name]().init)(jax.random.split(jax.random.key(0), chains))

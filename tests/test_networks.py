@@ -11,7 +11,7 @@ from posterase.experiments.networks import (
     FORMS,
     ConvolutionalNetwork,
     LogLikelihood,
-    LogPrior,
+    NormalPrior,
     cifar_network,
     digits_network,
     lenet,
@@ -83,8 +83,8 @@ def test_prior_and_likelihood_are_log_densities():
     network = digits_network()
     params = jax.jit(network.init)(jax.random.key(0))
     flat = np.asarray(ravel_pytree(params)[0])
-    np.testing.assert_allclose(LogPrior(0.1)(params), -0.5 * np.sum(flat**2) / 0.01, rtol=1e-5)
-    assert LogPrior(float("inf"))(params) == 0
+    np.testing.assert_allclose(NormalPrior(0.1)(params), -0.5 * np.sum(flat**2) / 0.01, rtol=1e-5)
+    assert NormalPrior(float("inf"))(params) == 0
     data = images(network)
     logits = np.asarray(jax.jit(network.logits)(params, data["x"]), float)
     expected = logits[np.arange(6), data["y"]] - np.log(np.exp(logits).sum(axis=1))

@@ -6,6 +6,9 @@ of p(θ | S − S′), and says how far to trust them.
 
 from posterase import assess as assess
 from posterase.bridges.arviz import from_arviz as from_arviz
+from posterase.bridges.blackjax import from_blackjax as from_blackjax
+from posterase.bridges.modules import from_equinox as from_equinox
+from posterase.bridges.modules import from_flax as from_flax
 from posterase.bridges.numpyro import from_numpyro as from_numpyro
 from posterase.bridges.pymc import from_pymc as from_pymc
 from posterase.draws import Draws as Draws

@@ -256,7 +256,7 @@ def prepare(settings: Settings, folder: Path | None = None) -> Problem:
     network = make_network(settings)
     size = network.image[0]
     train = as_rows(loaded.train, settings.rows, size)
-    model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), train)
+    model = Model(networks.NormalPrior(settings.prior_sd), networks.LogLikelihood(network), train)
     of_class = np.flatnonzero(np.asarray(train["y"]) == settings.removed_class)
     if not 0 < settings.removed <= len(of_class):
         raise InvalidOptionError(
@@ -319,7 +319,7 @@ def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     classes = int(loaded.train.y.max()) + 1
     network = make_network(settings, classes)
     train = as_rows(loaded.train, settings.rows, network.image[0])
-    prior = networks.LogPrior(settings.prior_sd if settings.pretraining_prior else float("inf"))
+    prior = networks.NormalPrior(settings.prior_sd if settings.pretraining_prior else float("inf"))
     model = Model(prior, networks.LogLikelihood(network), train)
     climb = NoiseFree(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
     sampler = SGLD(Polynomial(1.0 / model.n_rows), batch=settings.batch, noise_free=climb)
@@ -643,7 +643,7 @@ def seconds_a_gradient(settings: Settings) -> float:
     rng = np.random.default_rng(0)
     shape = (2 * settings.batch, *network.image)
     images = {"x": rng.integers(0, 256, shape, dtype=np.uint8), "y": rng.integers(0, 10, shape[0]).astype(np.int32)}
-    model = Model(networks.LogPrior(settings.prior_sd), networks.LogLikelihood(network), images)
+    model = Model(networks.NormalPrior(settings.prior_sd), networks.LogLikelihood(network), images)
     sampler = make_sampler(settings, model.n_rows)
     initial = initial_weights(network, jax.random.key(0), settings.chains)
     state = start(0, model, sampler, initial)

@@ -31,6 +31,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, PyTree
 
+from posterase.bridges.modules import NormalPrior as NormalPrior
+
 Form = Literal["direct", "patches", "rows", "windows"]
 FORMS: tuple[Form, ...] = ("direct", "patches", "rows", "windows")
 FASTEST: dict[str, Form] = {"cpu": "windows", "gpu": "windows", "tpu": "direct"}
@@ -201,16 +203,6 @@ def pooled(x: Float[Array, "n height width channels"]) -> Float[Array, "n half_h
     x = x[:, :height, :width]
     rows = jnp.maximum(x[:, ::2], x[:, 1::2])
     return jnp.maximum(rows[:, :, ::2], rows[:, :, 1::2])
-
-
-class LogPrior(eqx.Module):
-    """Log density of N(0, sd²) on every weight, up to a constant."""
-
-    sd: float = eqx.field(static=True)
-
-    def __call__(self, params: PyTree) -> Float[Array, ""]:
-        squares = jnp.stack([jnp.sum(leaf**2) for leaf in jax.tree.leaves(params)])
-        return -0.5 * jnp.sum(squares) / self.sd**2
 
 
 class LogLikelihood(eqx.Module):
