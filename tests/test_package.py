@@ -54,7 +54,7 @@ def test_the_readmes_ten_lines(capsys):
 @pytest.mark.slow
 def test_the_page_on_evidence(capsys):
     """Its code runs as it stands."""
-    first, second = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "evidence.md").read_text(), re.DOTALL)
+    first, second = code_of("evidence.md")
     names = {}
     exec(first, names)
     assert "20 rows removed, 180 kept, 2 refits" in capsys.readouterr().out
@@ -63,10 +63,23 @@ def test_the_page_on_evidence(capsys):
     assert "10 simulated data sets" in capsys.readouterr().out
 
 
+def code_of(page):
+    """The Python blocks of a page."""
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+def test_the_page_on_bridges_with_pymc():
+    names = {}
+    exec(code_of("bridges.md")[1], names)
+    assert names["result"].draws.to_arviz()["observed_data"]["response"].shape == (116,)
+
+
 def test_the_page_on_bridges(tmp_path, monkeypatch, capsys):
-    """Its code runs as it stands: the second block on what the first one made, as a file."""
+    """Its code runs as it stands: the last block on what the first one made, as a file."""
     monkeypatch.chdir(tmp_path)
-    numpyro_code, file_code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "bridges.md").read_text(), re.DOTALL)
+    numpyro_code, *_, file_code = code_of("bridges.md")
     names = {}
     exec(numpyro_code, names)
     said = capsys.readouterr().out
@@ -95,7 +108,7 @@ def test_version_is_stated_once():
 
 def test_extras_are_not_imported():
     """The core alone: heavy or optional libraries are imported where they are used."""
-    extras = "matplotlib", "arviz_stats", "numpyro", "zarr"
+    extras = "matplotlib", "arviz_stats", "numpyro", "zarr", "pymc", "pytensor", "flax"
     code = f"import posterase, sys; print([m for m in {extras} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip().startswith("[]"), done.stdout
