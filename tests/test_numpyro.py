@@ -229,7 +229,10 @@ ANSWERS = RNG.integers(2, size=(5, 8))
         (masked, (X, Y, GROUP > 2), {"b": ()}, {}, {"obs": N}, True),
         (own_effects, (X, Y), {"s": (), "effect": (N,)}, {}, {"obs": N}, True),
         (counts_its_groups, (GROUP, Y), {"a": (10,)}, {}, {"obs": N}, False),
-        (items, (ANSWERS,), {"a": (8,), "b": (5, 1)}, {"rows": "person"}, {"person": 8}, False),
+        pytest.param(
+            *(items, (ANSWERS,), {"a": (8,), "b": (5, 1)}, {"rows": "person"}, {"person": 8}, False),
+            marks=pytest.mark.slow,
+        ),
         (state_space, (Y,), {"s": (), "h": (N,)}, {}, {"y_dim_0": N}, False),
         (fixed_size, (N, X, Y), {"b": ()}, {}, {"obs": N}, False),
         (functools.partial(fixed_size, N), (X, Y), {"b": ()}, {}, {"obs": N}, False),

@@ -126,6 +126,7 @@ def test_a_rate_that_is_too_large_is_halved_until_it_works(x64):
         np.testing.assert_allclose(end, top(start), atol=0.1 * np.linalg.norm(top(start) - start))
 
 
+@pytest.mark.slow
 def test_chains_do_not_know_of_each_other_and_keys_decide():
     eraser = SHORT
     both, again, swapped = erased(eraser), erased(eraser), erased(eraser, STARTS[[0, 0]])
