@@ -78,7 +78,7 @@ def test_positions_alone_need_their_axes(axes, shape, expected):
 
 def test_as_many_chains_as_draws_must_be_said(states):
     square = jax.tree.map(lambda leaf: leaf[:2], states)
-    with pytest.raises(DrawsShapeError, match="which axis is which"):
+    with pytest.raises(DrawsShapeError, match="which are the draws"):
         pe.from_blackjax(log_prior, log_likelihood, DATA, square)
     _, draws = pe.from_blackjax(log_prior, log_likelihood, DATA, square, axes="draw chain")
     np.testing.assert_array_equal(draws.params["beta"][1, 0], states.position["beta"][0, 1])
@@ -99,6 +99,8 @@ def test_particles_keep_their_weights(x64):
     states = blackjax.smc.tempered.TemperedSMCState({"beta": jnp.asarray(beta)}, jnp.asarray(weights), 1.0)
     _, draws = pe.from_blackjax(log_prior, log_likelihood, DATA, states)
     np.testing.assert_allclose(np.asarray(draws.weights).ravel(), weights, rtol=1e-6)
+    with pytest.raises(DrawsShapeError, match=r"temperature 0\.1"):
+        pe.from_blackjax(log_prior, log_likelihood, DATA, states._replace(**{states._fields[2]: 0.1}))
 
 
 def test_our_own_states_and_draws(x64):

@@ -120,12 +120,17 @@ def test_draws_as_each_library_keeps_them():
     module, params, _ = of_nnx()
     stacked = nnx.state(module, nnx.Param)
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), stacked)
-    assert pe.from_flax(module, DATA, stacked, prior_sd=1.0)[1].params["out"]["bias"].shape == (1, 3, 4)
+    flat = pe.from_flax(module, DATA, stacked, prior_sd=1.0, axes="draw")[1]
+    assert flat.params["out"]["bias"].shape == (1, 3, 4)
     module, params, _ = of_linen()
-    assert pe.from_flax(module, DATA, {"params": many(params, 3)}, prior_sd=1.0)[1].n_draws == 3
+    assert pe.from_flax(module, DATA, {"params": many(params, 3)}, prior_sd=1.0, axes="draw")[1].n_draws == 3
     module, params, _ = of_equinox()
     modules = eqx.filter_vmap(OfEquinox)(jax.random.split(jax.random.key(0), 3))
-    assert pe.from_equinox(module, DATA, modules, prior_sd=1.0)[1].n_draws == 3
+    assert pe.from_equinox(module, DATA, modules, prior_sd=1.0, axes="chain")[1].n_chains == 3
+    with pytest.raises(DrawsShapeError, match="ends of chains"):
+        pe.from_equinox(module, DATA, modules, prior_sd=1.0)
+    wide = pe.from_equinox(module, DATA, many(params, 5, 2), prior_sd=1.0)[1]
+    assert (wide.n_chains, wide.n_draws) == (5, 2)
 
 
 @pytest.mark.parametrize(
@@ -137,7 +142,7 @@ def test_likelihoods(name, y):
     given = (lambda out, y: -jnp.abs(out[:, 0] - y)) if name == "callable" else name
     params = eqx.filter(module, eqx.is_inexact_array)
     model, draws = pe.from_equinox(
-        module, {**DATA, "y": y}, many(params, 4), prior_sd=1.0, log_likelihood=given, noise_sd=2.0
+        module, {**DATA, "y": y}, many(params, 1, 4), prior_sd=1.0, log_likelihood=given, noise_sd=2.0
     )
     one = jax.tree.map(lambda leaf: leaf[0, 2], draws.params)
     out = DATA["x"] @ np.asarray(one.weight)[0] + np.asarray(one.bias)[0]
@@ -172,7 +177,7 @@ def test_statistics_over_batches_are_refused():
 
 def test_bad_input():
     module, params, bridge = of_equinox()
-    draws = many(params, 3)
+    draws = many(params, 1, 3)
     with pytest.raises(InvalidOptionError, match="no prior"):
         bridge(module, DATA, draws)
     with pytest.raises(InvalidOptionError, match="two priors"):
@@ -181,6 +186,13 @@ def test_bad_input():
         bridge(module, DATA, draws, prior_sd=-1.0)
     with pytest.raises(InvalidOptionError, match="'poisson'"):
         bridge(module, DATA, draws, prior_sd=1.0, log_likelihood="poisson")
+    for targets in (DATA["y"] - 1, DATA["y"] + 1, DATA["y"] + 0.0):
+        with pytest.raises(InvalidOptionError, match="classes from 0 to 3"):
+            bridge(module, {**DATA, "y": targets}, draws, prior_sd=1.0)
+    with pytest.raises(InvalidOptionError, match="not 0 and 1"):
+        bridge(module, {**DATA, "y": DATA["y"] - 1}, draws, prior_sd=1.0, log_likelihood="bernoulli")
+    with pytest.raises(InvalidOptionError, match="noise_sd"):
+        bridge(module, DATA, draws, prior_sd=1.0, log_likelihood="normal", noise_sd=0.0)
     with pytest.raises(InvalidTypeError, match="'x' and 'y'"):
         bridge(module, DATA["x"], draws, prior_sd=1.0)
     with pytest.raises(InvalidTypeError, match="from_equinox"):

@@ -1,5 +1,6 @@
 """PyMC fits: that a model's densities are PyMC's, which rows and arrays are found, what is refused and why."""
 
+import subprocess
 import sys
 
 import jax
@@ -214,6 +215,59 @@ def test_rows_by_the_name_of_their_axis():
     np.testing.assert_allclose(bridged.log_rows(one, jnp.arange(8)), expected, rtol=1e-5)
 
 
+def test_variables_come_in_the_order_they_were_written():
+    """So that bare row numbers are those of the first."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("visits", mu, 1, observed=Y)
+        pm.Normal("surveys", mu, 1, observed=Y[:20])
+        pm.Normal("alone", mu, 1, observed=np.array([123.456]))
+    bridged, _ = pe.from_pymc(model, tree(model))
+    assert bridged.program.blocks == (("visits_dim_0", N), ("surveys_dim_0", 20), ("alone_dim_0", 1))
+    kept = bridged.without(bridged.removal([0, 1, 60]))
+    assert kept.observed({"mu": 0.0})["visits"][0] == np.float32(Y[2])
+    assert kept.observed({"mu": 0.0})["alone"] != np.float32(123.456)
+
+
+def test_an_array_in_no_likelihood_goes_by_the_name_of_its_axis():
+    with pm.Model(coords={"woman": np.arange(N), "man": np.arange(N), "item": np.arange(N)}) as model:
+        mu = pm.Normal("mu")
+        age = pm.Data("age", 20.0 + np.arange(N), dims="man")
+        pm.Deterministic("risk", mu * age, dims="man")
+        pm.Normal("first", mu, 1, observed=Y, dims="woman")
+        pm.Normal("second", mu, 1, observed=X, dims="man")
+    bridged, _ = pe.from_pymc(model, tree(model))
+    assert {argument.name: argument.block for argument in bridged.program.arguments.values()}["age"] == 1
+    with pm.Model(coords={"woman": np.arange(N), "man": np.arange(N)}) as unnamed:
+        mu = pm.Normal("mu")
+        pm.Deterministic("risk", mu * pm.Data("age", 20.0 + np.arange(N)))
+        pm.Normal("first", mu, 1, observed=Y, dims="woman")
+        pm.Normal("second", mu, 1, observed=X, dims="man")
+    with pytest.raises(AmbiguousRowsError, match="'age' is in no likelihood"):
+        pe.from_pymc(unnamed, tree(unnamed))
+
+
+def test_unnamed_rows_of_one_length_are_the_same_and_it_is_said():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("men", mu, 1, observed=X)
+        pm.Normal("women", mu, 1, observed=Y)
+    _, draws = pe.from_pymc(model, tree(model))
+    assert any("taken for the same rows" in each and "men, women" in each for each in draws.container.remarks)
+
+
+def test_a_graph_of_one_length_only(x64):
+    """Logits of several classes are reshaped inside: the model is then evaluated on all rows."""
+    with pm.Model() as model:
+        slope = pm.Normal("slope", shape=3)
+        pm.Categorical("kind", logit_p=X[:, None] * slope, observed=np.arange(N) % 3)
+    bridged, draws = pe.from_pymc(model, tree(model))
+    one = {name: leaf[0, 0] for name, leaf in draws.params.items()}
+    logits = X[:, None] * np.asarray(one["slope"])
+    expected = logits[np.arange(N), np.arange(N) % 3] - np.log(np.exp(logits).sum(axis=1))
+    np.testing.assert_allclose(bridged.log_rows(one, jnp.arange(N)), expected, rtol=1e-8)
+
+
 # --- what is refused
 
 
@@ -266,9 +320,15 @@ def subsampled():
     pm.Normal("y", pm.Normal("mu"), 1, observed=pm.Minibatch(Y, batch_size=8), total_size=N)
 
 
+@with_model
+def subsampled_unscaled():
+    pm.Normal("y", pm.Normal("mu"), 1, observed=pm.Minibatch(Y, batch_size=8))
+
+
 @pytest.mark.parametrize(
     ("made", "said"),
     [
+        (subsampled_unscaled, "random numbers at every call"),
         (potential, "Potentials: 'penalty'"),
         (discrete, "'count' is discrete"),
         (no_rows, "no observed variable"),
@@ -279,6 +339,7 @@ def subsampled():
     ],
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
+@pytest.mark.filterwarnings("ignore:total_size not provided")
 def test_what_cannot_be_erased_from_is_refused_by_name(made, said):
     with pytest.raises(UnsupportedModelError, match=said):
         pe.from_pymc(made(), xr.DataTree.from_dict({"posterior": xr.Dataset({"mu": (("chain", "draw"), [[0.0]])})}))
@@ -307,6 +368,10 @@ def test_draws_of_another_model_or_other_data_are_refused(regression):
     short = xr.DataTree.from_dict({"posterior": idata["posterior"].to_dataset()[["slope"]]})
     with pytest.raises(DifferentModelError, match="noise"):
         pe.from_pymc(regression, short)
+    other = idata.copy()
+    other["constant_data"] = xr.DataTree(xr.Dataset({"x": ("obs", X + 1)}))
+    with pytest.raises(DataChangedError, match="data x differs"):
+        pe.from_pymc(regression, other)
     idata["observed_data"]["y"] = idata["observed_data"]["y"] + 1
     with pytest.raises(DataChangedError, match="differs in 40 of 40"):
         pe.from_pymc(regression, idata)
@@ -332,10 +397,17 @@ def test_without_pymc(monkeypatch, regression):
         pe.from_pymc(regression, None)
 
 
-def test_the_precision_of_the_process_stays_as_it_was(regression):
-    assert not jax.config.read("jax_enable_x64")
-    pe.from_pymc(regression, tree(regression))
-    assert not jax.config.read("jax_enable_x64")
+@pytest.mark.parametrize("wide", [False, True])
+def test_the_precision_of_the_process_stays_as_it_was(wide):
+    """In a process of its own: PyTensor sets it when its translation to jax is first imported."""
+    code = (
+        f"import jax; jax.config.update('jax_enable_x64', {wide})\n"
+        "from posterase.bridges.pymc_model import _dispatch\n"
+        f"with jax.enable_x64({not wide}): _dispatch()\n"
+        "print(jax.config.jax_enable_x64)"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[-1] == str(wide)
 
 
 # --- a real fit

@@ -258,6 +258,21 @@ def test_rewind_takes_back_what_kept_rows_do_not_see(x64):
     assert on.draws.params["beta"][0, 0, 1] == 1.0
 
 
+@pytest.mark.parametrize("steps", [10, 26, 100])
+def test_rewind_writes_for_as_long_as_it_rewound_in_whole_rounds(steps):
+    eraser = Rewind.in_time(steps, starts=BEGUN, share=0.4, time=7.0)
+    run = -(-steps // eraser.every) * eraser.every
+    assert eraser.rate * run / 2 / (1 - eraser.momentum) == pytest.approx(0.4 * 7.0)
+    with pytest.raises(InvalidOptionError):
+        Rewind.in_time(0, starts=BEGUN, share=0.4, time=7.0)
+
+
+def test_starts_take_the_precision_of_the_draws(x64):
+    starts = {"beta": BEGUN["beta"].astype(np.float32)}
+    result = erased(Rewind(25, starts=starts, share=0.2, batch=16, control=40))
+    assert result.draws.params["beta"].dtype == np.float64
+
+
 def test_rewind_counts_one_gradient_a_step_and_sees_no_removed_row():
     result = erased(Rewind(50, starts=BEGUN, share=0.2, batch=16, control=40))
     assert result.evidence.cost.gradients == pytest.approx(2 * 50 * 16 / len(KEPT))

@@ -43,6 +43,7 @@ class Posterior:
         """The draws of a model's parameters, in the container that they go out in again."""
         program, posterior = model.program, self.draws
         remarks += check_data(model.observed(self.one(program.latents)), self.groups)
+        _check_arguments(model, self.groups)
         names = list(program.latents)
         computed = [name for name in program.deterministic if name in posterior]
         groups = {**self.groups, "posterior": posterior[[*names, *computed]]}
@@ -64,6 +65,17 @@ class Posterior:
             remarks=remarks,
         )
         return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
+
+
+def _check_arguments(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> None:
+    """Arrays in the model are those of the same name that were stored with the draws."""
+    stored = groups.get("constant_data", xr.Dataset())
+    for i, argument in model.program.arguments.items():
+        if argument.name in stored:
+            before = stored[argument.name].values
+            now = np.moveaxis(np.asarray(model.data[i]), 0, argument.axis) if i in model.data else model.constants[i]
+            if not same(before, np.asarray(now)):
+                raise changed(f"data {argument.name}", before, np.asarray(now))
 
 
 def check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:

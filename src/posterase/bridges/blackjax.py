@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
@@ -41,15 +42,16 @@ def from_blackjax(
         `log_prior(position)` → one number; with the Jacobians of transforms that the log density has inside.
     log_likelihood
         `log_likelihood(position, data)` → one value a row, on any number of rows. The log density that was sampled is
-        the prior plus their sum, up to a constant: that is checked wherever the states hold their log densities.
+        the prior plus their sum, up to a constant: that is checked where the states hold their log densities, as far as
+        the precision of those allows.
     data
         A tree of arrays that share their leading axis: the rows.
     states
         States as a scan stacks them (NUTS, HMC, MALA, SGLD, …), particles of an SMC with their weights, or positions
         alone; also `pe.State` and what `pe.sample` returns.
     axes
-        The leading axes of every array: "draw", "chain draw" or "draw chain". Left out, they are taken from the states'
-        log densities, and the longer axis for the draws.
+        The leading axes of every array: "draw", "chain" (ends of chains), "chain draw" or "draw chain". Left out, they
+        are taken from the states' log densities, and an axis three times as long as the other for the draws.
     transforms
         Where positions are on a constrained scale, as for `pe.Model`: `{"sigma": pe.positive}`.
     """
@@ -73,7 +75,7 @@ def _check_density(model: Model, found: Positions) -> None:
 
     ours = np.asarray(in_float64(evaluate, "the log density")[0], float)
     apart = ours - noted[some]
-    rounding = 100 * np.finfo(np.float32).eps * (1 + np.abs(ours).max())
+    rounding = 16 * float(jnp.finfo(found.log_density.dtype).eps) * (1 + np.abs(ours).max())
     if not np.ptp(apart) <= rounding:
         raise DifferentModelError(
             f"the states' log densities differ from those of log_prior and log_likelihood by {apart.min():.6g} to "

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Array
 
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Program, evaluated, filled
-from posterase.errors import CoupledRowsError, DifferentModelError, UnsupportedModelError
+from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model import SMALLEST_BUCKET, overwrite
 
 P = TypeVar("P", bound=Program)
@@ -87,26 +87,31 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
         candidates = [
             (block, axis)
             for axis, length in enumerate(leaves[i].shape)
-            for block, (_, size) in enumerate(program.blocks)
-            if length == size
+            for block, (dim, size) in enumerate(program.blocks)
+            if length == size and (argument.dims or (None,) * leaves[i].ndim)[axis] in (None, dim)
         ]
-        for block, axis in candidates:
-            if _holds_rows(program, one, leaves, i, block, axis, before):
-                arguments[i] = Argument(argument.name, block, axis)
-                break
-        else:
-            if candidates:
-                raise CoupledRowsError(
-                    f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
-                    "likelihood of others, or the prior.",
-                    "compute what is made of several rows (means, distances, the row before) outside the model. Where "
-                    f"removed rows' entries may stay in the model, as the places of a Gaussian process may, say so: "
-                    f"shared={argument.name!r}; the verdict will name it.",
-                )
+        told = {at: _told_by(program, one, leaves, i, *at, before) for at in candidates}
+        telling = [at for at, rows in told.items() if rows] or [at for at, rows in told.items() if rows is not None]
+        if candidates and not telling:
+            raise CoupledRowsError(
+                f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
+                "likelihood of others, or the prior.",
+                "compute what is made of several rows (means, distances, the row before) outside the model; give "
+                "variables of the same rows the same plate or dims. Where removed rows' entries may stay in the model, "
+                f"as the places of a Gaussian process may, say so: shared={argument.name!r}; the verdict will name it.",
+            )
+        if len({block for block, _ in telling}) > 1 and not any(told[at] for at in telling):
+            axes = " or ".join(program.blocks[block][0] for block, _ in telling)
+            raise AmbiguousRowsError(
+                f"the argument {argument.name!r} is in no likelihood, and as long as several axes of rows: {axes}.",
+                f"name its axis, leave it out of the model, or let it stay: shared={argument.name!r}.",
+            )
+        if telling:
+            arguments[i] = Argument(argument.name, *telling[0], argument.dims)
     return dataclasses.replace(program, arguments=arguments)
 
 
-def _holds_rows(
+def _told_by(
     program: Program,
     one: Draw,
     leaves: dict[int, Array],
@@ -114,18 +119,19 @@ def _holds_rows(
     block: int,
     axis: int,
     before: tuple[np.ndarray, list[np.ndarray]],
-) -> bool:
-    """Whether overwriting entries of an argument changes the likelihoods of the same rows, and of no others."""
-    size = program.blocks[block][1]
+) -> bool | None:
+    """Whether overwriting entries of an argument changes the likelihoods of the same rows; None: of others, too."""
+    size, told = program.blocks[block][1], False
     rng = np.random.default_rng(0)
     first = rng.permutation(size) < max(1, size // 2)
     for left in (first, ~first):  # so that every row is overwritten once
         prior, rows = evaluated(program, one, {**leaves, leaf: _along(leaves[leaf], axis, left)})
         same = [np.isclose(a, b, rtol=1e-9, atol=1e-9, equal_nan=True) for a, b in zip(rows, before[1], strict=True)]
+        told |= not same[block][~left].all()
         same[block] = same[block] | ~left
         if not all(each.all() for each in same) or not np.isclose(prior, before[0], rtol=1e-9, atol=1e-9):
-            return False
-    return True
+            return None
+    return told
 
 
 def by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:

@@ -14,6 +14,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from posterase.bridges.positions import positions
@@ -47,7 +48,7 @@ def from_flax(
         `{"x": inputs, "y": targets}`, rows first.
     states
         Draws of the parameters: states of BlackJAX or of `pe.sample`, or a tree of arrays `(chain, draw, …)` shaped as
-        the module's. One state a chain is enough.
+        the module's. Ends of chains are enough: `(chain, …)` with axes="chain".
     log_likelihood
         "categorical" (outputs are logits of classes), "bernoulli" (one logit), "normal" (of mean `module(x)` and
         standard deviation `noise_sd`), or a function of outputs and targets that returns one value a row.
@@ -56,7 +57,8 @@ def from_flax(
     noise_sd
         For "normal".
     axes
-        The leading axes of the states, where they cannot be known: "draw", "chain draw" or "draw chain".
+        The leading axes of the states: "chain draw" where there are two and nothing is said; "draw chain"; and where
+        there is one, "draw", or "chain" for ends of chains.
 
     Returns
     -------
@@ -157,11 +159,27 @@ def _bridged(
         )
     if prior_sd is not None and not 0 < prior_sd < float("inf"):
         raise InvalidOptionError(f"prior_sd is {prior_sd}.", "use a positive number.")
+    _check_targets(likelihood, data, jax.eval_shape(apply, example, jnp.asarray(data["x"])[:1]).shape[-1:], noise_sd)
     prior = log_prior if log_prior is not None else NormalPrior(float(prior_sd or 1.0))
     draws = positions(states, axes, example, read).draws
     model = Model(prior, ModuleLikelihood(apply, _of_outputs(likelihood, noise_sd)), data)
     model.check(draws)
     return model, draws
+
+
+def _check_targets(likelihood: str | LikelihoodOfOutputs, data: Any, outputs: tuple[int, ...], noise_sd: float) -> None:
+    y = np.asarray(data["y"])
+    if likelihood == "categorical":
+        classes = outputs[0] if outputs else 0
+        if y.ndim != 1 or y.dtype.kind not in "iu" or not ((y >= 0) & (y < classes)).all():
+            raise InvalidOptionError(
+                f"the targets are not classes from 0 to {classes - 1}, one a row.",
+                "number the classes from 0, as the module's outputs are; or choose another log_likelihood.",
+            )
+    if likelihood == "bernoulli" and not np.isin(y, (0, 1)).all():
+        raise InvalidOptionError("the targets are not 0 and 1.", "write them so, or choose another log_likelihood.")
+    if not 0 < noise_sd < float("inf"):
+        raise InvalidOptionError(f"noise_sd is {noise_sd}.", "use a positive number.")
 
 
 def _of_outputs(

@@ -15,9 +15,11 @@ from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.sampling.sample import Sampled
 from posterase.sampling.sampler import State
 
-AXES = ("draw", "chain draw", "draw chain")
-"""The leading axes of every array: of a scan; of scans side by side; of a scan over chains side by side."""
-SAY = "say what the leading axes are: axes='draw', axes='chain draw' or axes='draw chain'."
+AXES = ("draw", "chain", "chain draw", "draw chain")
+"""The leading axes of every array: of a scan; of chains' ends; of scans side by side; of a scan over chains."""
+SAY = "say what the leading axes are: axes='draw', axes='chain', axes='chain draw' or axes='draw chain'."
+CLEARLY = 3
+"""So many times longer than the other the axis of draws is, where nobody said which it is."""
 
 
 class Positions(NamedTuple):
@@ -70,6 +72,12 @@ def positions(
 def _particles(states: Any, read: Callable[[Any], PyTree]) -> Positions:
     """The particles of a sequential Monte Carlo, with their weights."""
     weights = jnp.asarray(states.weights)
+    reached = getattr(states, "tempering_param", getattr(states, "lmbda", 1.0))
+    if not np.allclose(reached, 1.0):
+        raise DrawsShapeError(
+            f"the particles are at the temperature {float(np.max(reached)):.3g} of their path, not at its end.",
+            "run the sampler to the temperature 1: only there are they draws of the posterior.",
+        )
     tree = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], read(states.particles))
     return Positions(Draws(tree, jnp.log(weights)[None]), None)
 
@@ -89,18 +97,22 @@ def _found(shapes: list[tuple[int, ...]], noted: tuple[int, ...] | None, like: P
             )
     else:
         raise DrawsShapeError("how many leading axes there are cannot be known from positions alone.", SAY)
+    if len(leading) == 1 and noted is None:
+        raise DrawsShapeError(f"there is one leading axis, of {leading[0]}: draws, or ends of chains?", SAY)
     if len(leading) == 1:
         return "draw"
     if len(leading) != 2:
         raise DrawsShapeError(f"there are {len(leading)} leading axes.", "stack draws as (chain, draw, …).")
-    if leading[0] == leading[1]:
-        raise DrawsShapeError(f"there are as many chains as draws ({leading[0]}): which axis is which?", SAY)
+    if noted is None:
+        return "chain draw"
+    if max(leading) < CLEARLY * min(leading):
+        raise DrawsShapeError(f"the leading axes are {leading[0]} and {leading[1]}: which are the draws?", SAY)
     return "chain draw" if leading[0] < leading[1] else "draw chain"
 
 
 def _ordered(leaf: Array, axes: str) -> Array:
-    if axes == "draw":
-        return leaf[None]
+    if axes in ("draw", "chain"):
+        return leaf[None] if axes == "draw" else leaf[:, None]
     if leaf.ndim < 2:
         raise DrawsShapeError(f"an array of the states has the shape {leaf.shape}.", SAY)
     return leaf if axes == "chain draw" else jnp.swapaxes(leaf, 0, 1)

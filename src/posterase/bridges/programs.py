@@ -54,6 +54,8 @@ class Argument(NamedTuple):
     block: int | None
     """The rows that it holds; None: it holds none."""
     axis: int
+    dims: tuple[str | None, ...] = ()
+    """Names of its axes, where they are known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

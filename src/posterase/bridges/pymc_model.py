@@ -7,6 +7,7 @@ argument of the compiled function, so that rows can be taken out of all of them.
 from __future__ import annotations
 
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytensor
 import pytensor.tensor as pt
 from jaxtyping import Array, Bool, Float
 from pymc.model.transform.conditioning import remove_value_transforms
@@ -110,23 +110,28 @@ def discover(
     """The program of a model, its rows and the arrays that hold them; and what is to be said of it."""
     _check_variables(model)
     plain = _on_own_scales(model)
-    free, observed = plain.free_RVs, plain.observed_RVs
+    free, observed = ([plain[each.name] for each in some] for some in (model.free_RVs, model.observed_RVs))
     densities = plain.logp(vars=[*free, *observed], sum=False, jacobian=False)
     deterministic = plain.replace_rvs_by_values(plain.deterministics)
     values = [plain.rvs_to_values[each] for each in observed]
     shapes = {each.name: tuple(int(n) for n in shape) for each, shape in zip(free, _shapes(plain, free), strict=True)}
     by_name = dict(zip([each.name for each in observed], densities[len(free) :], strict=True))
     outputs = [*densities, *deterministic, *values]
-    arrays = [each for each in ancestors(outputs) if _is_array(each)]
+    _check_no_chance(outputs)
+    sites, blocks = _rows_of(plain, by_name, dict(zip(by_name, values, strict=True)), rows)
+    sizes = {size for _, size in blocks if size > 1}  # an axis of one is everywhere
+    arrays = [
+        each
+        for each in ancestors(outputs)
+        if _holds_data(each, sizes) or (isinstance(each, Constant) and any(each is value for value in values))
+    ]
     leaves = {i: jnp.asarray(_value(each)) for i, each in enumerate(arrays)}
-    sites, blocks = _rows_of(
-        plain, by_name, {n.name: v for n, v in zip(observed, values, strict=True)}, leaves, arrays, rows
-    )
+    inputs = [plain.rvs_to_values[each] for each in free]
     program = PyMCProgram(
-        function=_compiled([plain.rvs_to_values[each] for each in free], arrays, outputs),
+        function=_never,
         densities_of=tuple(each.name for each in (*free, *observed)),
         values_of=tuple(each.name for each in (*plain.deterministics, *observed)),
-        arguments={i: Argument(name, None, 0) for i, name in enumerate(_names(arrays))},
+        arguments={i: Argument(n, None, 0, _dims(plain, arrays[i])) for i, n in enumerate(_names(arrays))},
         latents=shapes,
         row_latents=_row_latents(plain, free, blocks),
         deterministic=tuple(each.name for each in plain.deterministics),
@@ -137,12 +142,44 @@ def discover(
     )
     transforms = _transforms(model)
     one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
-    _check_compiles(program, one, leaves)
+    program = _with_function(program, inputs, arrays, outputs, one, leaves)
     draw = Draw(one, transforms)
     program = with_arguments(program, draw, leaves, frozenset(shared))
     callable_on_some, remarks = by_rows(program, draw, leaves)
     found = BridgedModel(dataclasses.replace(program, by_rows=callable_on_some), leaves, draw.transforms)
-    return found, (*remarks, *left_in_memory(found, draw, leaves))
+    return found, (*remarks, *left_in_memory(found, draw, leaves), *_remarks(plain, program, densities))
+
+
+def _remarks(model: Any, program: PyMCProgram, densities: Sequence[Any]) -> tuple[str, ...]:
+    """What was taken for granted, and counts of rows that stay."""
+    blocks = [dim for dim, _ in program.blocks]
+    unnamed = [
+        [each.name for each in program.sites if each.block == block and not model.named_vars_to_dims.get(each.name)]
+        for block in range(len(blocks))
+    ]
+    said = [
+        f"taken for the same rows, since they have no dims and are as many: {', '.join(alone)}"
+        for alone in unnamed
+        if len(alone) > 1
+    ]
+    counted = {each.name for each in ancestors(densities) if isinstance(each, SharedVariable) and _is_number(each)}
+    said += [f"the model uses the number of {dim}, which stays that of all rows" for dim in blocks if dim in counted]
+    return tuple(said)
+
+
+def _dims(model: Any, array: Any) -> tuple[str | None, ...]:
+    """Names of an array's axes, where PyMC knows them."""
+    named = model.named_vars_to_dims.get(array.name) if array.name in model.named_vars else None
+    return tuple(None if each is None else str(each) for each in named or ())
+
+
+def _check_no_chance(outputs: Sequence[Any]) -> None:
+    """Refuse densities and data that are drawn anew at every call: generators of random numbers are in their graphs."""
+    if any(isinstance(each, SharedVariable) and not hasattr(each.type, "ndim") for each in ancestors(outputs)):
+        raise UnsupportedModelError(
+            "the model draws random numbers at every call, as pm.Minibatch does.",
+            "pass the model of all rows; its posterior is the one that was aimed at.",
+        )
 
 
 def _check_variables(model: Any) -> None:
@@ -175,8 +212,8 @@ def _check_variables(model: Any) -> None:
         kind = type(each.owner.op).__name__
         if "Minibatch" in kind or "Simulator" in kind:
             raise UnsupportedModelError(
-                f"the density of {each.name!r} ({kind.removesuffix('RandomVariable')}) is an estimate, another at "
-                "every call.",
+                f"the density of {each.name!r} ({kind.removesuffix('RandomVariable')}) is an estimate: a mini-batch's, "
+                "scaled, or by simulation.",
                 "pass the model of all rows with an exact density; its posterior is the one that was aimed at.",
             )
     if not model.free_RVs:
@@ -193,10 +230,13 @@ def _on_own_scales(model: Any) -> Any:
         model.rvs_to_initial_values.update(begun)
 
 
-def _is_array(variable: Variable) -> bool:
-    held = isinstance(variable, SharedVariable | Constant)
-    several = held and getattr(variable.type, "ndim", 0) > 0 and np.dtype(variable.type.dtype).kind in "fiub"
-    return several and _value(variable).size > 1
+def _holds_data(variable: Variable, sizes: set[int]) -> bool:
+    """Shared arrays, and constants with an axis as long as one of rows; other constants are part of the graph."""
+    if not isinstance(variable, SharedVariable | Constant) or getattr(variable.type, "ndim", 0) == 0:
+        return False
+    if np.dtype(variable.type.dtype).kind not in "fiub":
+        return False
+    return isinstance(variable, SharedVariable) or bool(sizes & set(_value(variable).shape))
 
 
 def _value(variable: Any) -> np.ndarray:
@@ -218,9 +258,11 @@ def _shapes(model: Any, variables: Sequence[Any]) -> list[tuple[int, ...]]:
     return [tuple(known[each.name]) for each in variables]
 
 
-def _compiled(params: Sequence[Any], arrays: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Array]]:
-    """A function of parameters and arrays, as jax computes it."""
-    sizes = [tuple(1 if size == 1 else None for size in _value(each).shape) for each in arrays]
+def _compiled(
+    params: Sequence[Any], arrays: Sequence[Any], outputs: Sequence[Any], *, static: bool
+) -> Callable[..., Sequence[Array]]:
+    """A function of parameters and arrays, as jax computes it; `static`: of arrays of these shapes only."""
+    sizes = [tuple(size if static or size == 1 else None for size in _value(each).shape) for each in arrays]
     fresh = [pt.tensor(dtype=each.type.dtype, shape=size) for each, size in zip(arrays, sizes, strict=True)]
     numbers = [each for each in ancestors(outputs) if isinstance(each, SharedVariable) and _is_number(each)]
     fixed = {each: pt.constant(each.get_value(), dtype=each.type.dtype) for each in numbers}
@@ -236,20 +278,34 @@ class AnyShape(SpecifyShape):
     """PyTensor's note of an array's shape, as of one that may have fewer rows."""
 
 
-def _as_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Array]]:
-    with pytensor.config.change_flags(floatX="float32"):  # else the import makes 64-bit numbers jax's default
+def _dispatch() -> Any:
+    """PyTensor's translation to jax. Importing it sets jax's default precision, which is set back."""
+    found = []
+
+    def load() -> None:
+        wide = jax.config.read("jax_enable_x64")
         from pytensor.link.jax.dispatch import jax_funcify
+
+        jax.config.update("jax_enable_x64", wide)
+        found.append(jax_funcify)
+
+    # In a thread of its own, where no `jax.enable_x64(…)` of the caller hides what the default is.
+    thread = threading.Thread(target=load)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def _as_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Array]]:
+    jax_funcify = _dispatch()
     if AnyShape not in jax_funcify.registry:
         jax_funcify.register(AnyShape)(lambda op, **_: lambda x, *shape: x)
     graph = FunctionGraph(inputs=list(inputs), outputs=list(outputs), clone=True)
-    try:
-        get_mode("JAX").including("local_remove_check_parameter").optimizer.rewrite(graph)
-        for node in graph.apply_nodes:
-            if isinstance(node.op, SpecifyShape):
-                node.op = AnyShape()
-        return jax_funcify(graph)
-    except NotImplementedError as error:
-        raise _cannot(error) from error
+    get_mode("JAX").including("local_remove_check_parameter").optimizer.rewrite(graph)
+    for node in graph.apply_nodes:
+        if isinstance(node.op, SpecifyShape):
+            node.op = AnyShape()
+    return jax_funcify(graph)
 
 
 def _cannot(error: Exception) -> UnsupportedModelError:
@@ -259,23 +315,35 @@ def _cannot(error: Exception) -> UnsupportedModelError:
     )
 
 
-def _check_compiles(program: PyMCProgram, one: Params, leaves: dict[int, Array]) -> None:
-    try:
-        jax.eval_shape(program.densities, one, leaves)
-    except Exception as error:  # whatever PyTensor's translation runs into
-        raise _cannot(error) from error
+def _with_function(
+    program: PyMCProgram,
+    inputs: Sequence[Any],
+    arrays: Sequence[Any],
+    outputs: Sequence[Any],
+    one: Params,
+    leaves: dict[int, Array],
+) -> PyMCProgram:
+    """Compiled for arrays of any length; where the graph cannot do with those, for the lengths of all rows."""
+    for static in (False, True):
+        try:
+            tried = dataclasses.replace(program, function=_compiled(inputs, arrays, outputs, static=static))
+            jax.eval_shape(tried.densities, one, leaves)
+        except Exception as error:  # whatever PyTensor's translation runs into
+            failed = error
+        else:
+            return tried
+    raise _cannot(failed) from failed
+
+
+def _never(*_: Any) -> Sequence[Array]:
+    raise NotImplementedError
 
 
 # --- rows
 
 
 def _rows_of(
-    model: Any,
-    densities: Mapping[str, Any],
-    values: Mapping[str, Any],
-    leaves: Mapping[int, Array],
-    arrays: Sequence[Any],
-    wanted: Sequence[str],
+    model: Any, densities: Mapping[str, Any], values: Mapping[str, Any], wanted: Sequence[str]
 ) -> tuple[tuple[Site, ...], tuple[tuple[str, int], ...]]:
     """Observed variables with their axes of rows, and the axes."""
     blocks: dict[str, int] = {}

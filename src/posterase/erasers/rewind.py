@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Result
 from posterase.erasers.rounds import Course, Density, Place, RoundsDiagnostics, RoundsEraser
@@ -37,6 +38,8 @@ from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.model import AbstractModel
 from posterase.precision import Number, is_known
 from posterase.sampling.sample import initial_points
+
+EVERY = 25
 
 
 class Rewind(RoundsEraser):
@@ -71,7 +74,7 @@ class Rewind(RoundsEraser):
     rate: Number = 0.02
     momentum: Number = 0.9
     batch: int = eqx.field(default=128, static=True)
-    every: int = eqx.field(default=25, static=True)
+    every: int = eqx.field(default=EVERY, static=True)
     control: int = eqx.field(default=512, static=True)
     loss_limit: Number = 0.5
     gradients_a_step: ClassVar[int] = 1
@@ -87,7 +90,10 @@ class Rewind(RoundsEraser):
         """With the rate that writes for as long as was rewound; `time` is Σ rates / (1 − momentum) of the recipe."""
         if not 0 < share <= 1 or not 0 < time < float("inf"):
             raise InvalidOptionError(f"share is {share}, time is {time}.", "use a share up to 1 and a positive time.")
-        rate = 2 * share * time * (1 - momentum) / steps
+        every = options.get("every", EVERY)
+        whole_number("steps", steps, 1)
+        whole_number("every", every, 1)
+        rate = 2 * share * time * (1 - momentum) / (-(-steps // every) * every)  # whole rounds are run
         return cls(steps, starts=starts, share=share, rate=rate, momentum=momentum, **options)
 
     def starts_of(self, model: AbstractModel, draws: Draws) -> PyTree:
@@ -100,7 +106,8 @@ class Rewind(RoundsEraser):
             )
         model.check(begun)
         free = jax.vmap(model.unconstrain)(begun.flat())
-        return jax.tree.map(lambda leaf: jnp.repeat(leaf, draws.n_draws, axis=0), free)
+        like = jax.eval_shape(jax.vmap(model.unconstrain), draws.flat())
+        return jax.tree.map(lambda leaf, end: jnp.repeat(leaf, draws.n_draws, axis=0).astype(end.dtype), free, like)
 
     def course(self, place: Place, origin: PyTree, start: PyTree | None) -> Course:
         back = jax.tree.map(lambda end, begun: (end + self.share * (begun - end)).astype(end.dtype), origin, start)

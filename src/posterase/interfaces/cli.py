@@ -218,7 +218,7 @@ def _reproduce_networks(
     methods = network_commands.all_but(without or [])
     blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
     if jobs:
-        network_commands.list_jobs(blocks, out)
+        network_commands.list_jobs(blocks, out, methods)
     else:
         network_commands.run_blocks(blocks, out, data, methods)
 

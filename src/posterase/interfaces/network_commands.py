@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from posterase.errors import InvalidOptionError, MissingExtraError, OutputError
+from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
@@ -47,11 +47,12 @@ def all_but(without: Sequence[str]) -> list[str]:
     return [name for name in bnn.METHODS if name not in without]
 
 
-def list_jobs(blocks: list[bnn.Settings], out: Path) -> None:
+def list_jobs(blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
     """What would run, what is finished already, and about how long it takes on this machine."""
     console = Console()
     with console.status("timing one step on this machine"):
         seconds = bnn.seconds_a_gradient(blocks[0])
+    left_out = {"retrain 2" if name == "floor" else name for name in set(bnn.METHODS) - set(methods)}
     stages = Stages(out / "stages") if (out / "stages").is_dir() else Stages(None)
     total, seen = 0.0, set()
     for block in blocks:
@@ -59,7 +60,7 @@ def list_jobs(blocks: list[bnn.Settings], out: Path) -> None:
         table.add_column("stage", min_width=20)
         table.add_column("gradients a chain", justify="right")
         table.add_column("about", justify="right", min_width=16)
-        for job in bnn.jobs(block):
+        for job in (each for each in bnn.jobs(block) if each.stage not in left_out):
             path = stages.path(job.stage, job.depends_on)
             mark = (job.stage, str(sorted(job.depends_on.items())))
             done = path is not None and path.exists()
@@ -81,7 +82,7 @@ def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None, methods
     """Run the blocks, print their tables, and write results, tables and figures; of blocks run before, too."""
     folder = make_folder(out)
     for settings in blocks:
-        _check_free(folder, settings)
+        _check_free(folder, settings, methods)
     stages = Stages(folder / "stages")
     console = Console()
     for settings in blocks:
@@ -124,18 +125,28 @@ def _pictures(results: Sequence[bnn_tables.Result], data: Path | None) -> dict[s
         settings = result["settings"]
         dataset, asked = settings["dataset"], settings["case_study"]
         if asked and dataset not in found and settings.get("rows") is None:
-            test = datasets.load(dataset, data).test
+            try:
+                test = datasets.load(dataset, data).test
+            except PosteraseError:  # the figures that are there stay as they are
+                continue
             assert test is not None
             found[dataset] = test.x[list(asked)]
     return found
 
 
-def _check_free(folder: Path, settings: bnn.Settings) -> None:
-    """Refuse a folder with results of the same block from other settings, which would be overwritten."""
+def _check_free(folder: Path, settings: bnn.Settings, methods: Sequence[str]) -> None:
+    """Refuse a folder with results of the same block from other settings, or more of them: they would be lost."""
     if not (folder / f"{settings.name}.json").exists():
         return
     ours = {**dataclasses.asdict(settings), "case_study": list(settings.case_study)}
-    (theirs,) = (each["settings"] for each in bnn_files.read(folder) if bnn_tables.name_of(each) == settings.name)
+    (found,) = (each for each in bnn_files.read(folder) if bnn_tables.name_of(each) == settings.name)
+    theirs = found["settings"]
+    lost = [name for name in OPTIONAL if name not in methods and name in found["methods"]]
+    if lost:
+        raise OutputError(
+            f"{str(folder / settings.name)!r}.json has results of {', '.join(lost)}, which would be lost.",
+            "choose another folder: --out FOLDER.",
+        )
     differ = [name for name, value in ours.items() if theirs.get(name) != value]
     if differ:
         raise OutputError(
