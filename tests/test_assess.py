@@ -104,7 +104,7 @@ def deleted_twice(key, model, draws, removal):
 @pytest.mark.parametrize(
     ("eraser", "repeats"),
     [
-        (pe.Transport(), 60),
+        (pe.Transport(), 120),
         pytest.param(pe.Transport(), 500, marks=pytest.mark.slow),
         pytest.param(pe.Rejuvenate(), 300, marks=pytest.mark.slow),
     ],

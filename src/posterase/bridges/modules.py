@@ -100,9 +100,7 @@ def from_equinox(
     """
     if not isinstance(module, eqx.Module):
         raise InvalidTypeError(f"module is a {type(module).__name__}.", "pass an eqx.Module; for Flax, pe.from_flax.")
-    if jax.tree.leaves(module, is_leaf=_is_stateful) and any(
-        map(_is_stateful, jax.tree.leaves(module, is_leaf=_is_stateful))
-    ):
+    if any(map(_is_stateful, jax.tree.leaves(module, is_leaf=_is_stateful))):
         raise _batch_statistics("the module has a StateIndex (BatchNorm, say)")
     example, static = eqx.partition(eqx.nn.inference_mode(module), eqx.is_inexact_array)
 
@@ -151,8 +149,7 @@ def _bridged(
     noise_sd: float,
     axes: str | None,
 ) -> tuple[Model, Draws]:
-    if not isinstance(data, dict) or not {"x", "y"} <= set(data):
-        raise InvalidTypeError("data is no dict with 'x' and 'y'.", "pass {'x': inputs, 'y': targets}, rows first.")
+    _check_data(data)
     if (prior_sd is None) == (log_prior is None):
         raise InvalidOptionError(
             "there is no prior." if prior_sd is None else "there are two priors.", "pass prior_sd or log_prior."
@@ -165,6 +162,11 @@ def _bridged(
     model = Model(prior, ModuleLikelihood(apply, _of_outputs(likelihood, noise_sd)), data)
     model.check(draws)
     return model, draws
+
+
+def _check_data(data: Any) -> None:
+    if not isinstance(data, dict) or not {"x", "y"} <= set(data):
+        raise InvalidTypeError("data is no dict with 'x' and 'y'.", "pass {'x': inputs, 'y': targets}, rows first.")
 
 
 def _check_targets(likelihood: str | LikelihoodOfOutputs, data: Any, outputs: tuple[int, ...], noise_sd: float) -> None:
@@ -231,10 +233,8 @@ def _nnx(module: Any) -> tuple[Callable[[PyTree, Array], Array], PyTree, Callabl
 
 
 def _linen(module: Any, data: Any) -> tuple[Callable[[PyTree, Array], Array], PyTree, Callable[[Any], PyTree]]:
-    first = jnp.asarray(data["x"][:1]) if isinstance(data, dict) and "x" in data else None
-    if first is None:
-        raise InvalidTypeError("data is no dict with 'x' and 'y'.", "pass {'x': inputs, 'y': targets}, rows first.")
-    variables = jax.eval_shape(module.init, jax.random.key(0), first)
+    _check_data(data)
+    variables = jax.eval_shape(module.init, jax.random.key(0), jnp.asarray(data["x"][:1]))
     others = sorted(set(variables) - {"params"})
     if others:
         raise _batch_statistics(f"the module has collections beside its parameters ({', '.join(others)})")

@@ -6,10 +6,11 @@ argument of the compiled function, so that rows can be taken out of all of them.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -53,9 +54,7 @@ class PyMCProgram(Program):
         return {name: found[name] for name in names}
 
     def _call(self, params: Params, leaves: Mapping[int, Array]) -> Sequence[Array]:
-        with warnings.catch_warnings():
-            # PyTensor's graph says float64; where jax has 32-bit numbers only, that is what it is computed in.
-            warnings.filterwarnings("ignore", message="Explicitly requested dtype")
+        with _quietly():
             return self.function(*(params[name] for name in self.latents), *(leaves[i] for i in self.arguments))
 
 
@@ -74,28 +73,34 @@ class PyMCTransform(Transform):
     maps: Maps = eqx.field(static=True)
 
     def forward(self, u: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _quietly(self.maps.backward, u).astype(u.dtype)
+        return self._mapped(self.maps.backward, u).astype(u.dtype)
 
     def inverse(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        return _quietly(self.maps.forward, x).astype(x.dtype)
+        return self._mapped(self.maps.forward, x).astype(x.dtype)
 
     def log_det_jacobian(self, u: Float[Array, "..."]) -> Float[Array, ""]:
-        return jnp.sum(_quietly(self.maps.log_det, u))
+        return jnp.sum(self._mapped(self.maps.log_det, u))
 
     def contains(self, x: Float[np.ndarray, "chain draw ..."]) -> Bool[np.ndarray, "chain draw ..."]:
         flat = jnp.asarray(x).reshape(-1, *x.shape[2:])
-        free = jax.vmap(lambda one: jnp.isfinite(_quietly(self.maps.forward, one)).all())(flat)
+        free = jax.vmap(lambda one: jnp.isfinite(self._mapped(self.maps.forward, one)).all())(flat)
         inside: Any = np.asarray(free).reshape(x.shape[:2])
         return np.broadcast_to(inside.reshape(*x.shape[:2], *[1] * (x.ndim - 2)), x.shape)
 
     def describe(self) -> str:
         return f"where PyMC's transform {self.maps.name!r} is defined"
 
+    def _mapped(self, function: Callable[..., Any], value: Array) -> Array:
+        with _quietly():
+            return function(value)[0]
 
-def _quietly(function: Callable[..., Any], value: Array) -> Array:
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """PyTensor's graphs say float64; where jax has 32-bit numbers only, that is what they are computed in."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Explicitly requested dtype")
-        return function(value)[0]
+        yield
 
 
 # --- from a model

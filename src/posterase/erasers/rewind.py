@@ -40,6 +40,7 @@ from posterase.precision import Number, is_known
 from posterase.sampling.sample import initial_points
 
 EVERY = 25
+"""Steps a round."""
 
 
 class Rewind(RoundsEraser):
