@@ -11,14 +11,16 @@ import numpy as np
 
 
 class Ratio(NamedTuple):
-    """Median seconds of two things, and how many times longer the first takes."""
+    """Two things side by side, median seconds unless said otherwise, and how many times the second the first is."""
 
     what: str
     first: float
     second: float
+    unit: str = " s"
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.first:.3g} s / {self.second:.3g} s = {self.first / self.second:.3g}"
+        first, second = (f"{value:.3g}{self.unit}" for value in (self.first, self.second))
+        return f"{self.what}: {first} / {second} = {self.first / self.second:.3g}"
 
 
 def once(run: Callable[[], Any]) -> float:
@@ -32,4 +34,5 @@ def compare(what: str, first: Callable[[], Any], second: Callable[[], Any], repe
     """Run both in turn after one warm-up each; report medians."""
     once(first), once(second)
     times = np.array([(once(first), once(second)) for _ in range(repeats)])
-    return Ratio(what, *map(float, np.median(times, axis=0)))
+    first_s, second_s = map(float, np.median(times, axis=0))
+    return Ratio(what, first_s, second_s)

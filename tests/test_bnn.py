@@ -257,6 +257,7 @@ def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):
 
 def test_methods_can_be_left_out():
     assert network_commands.all_but(["fine-tuning", "floor"])[:3] == ["retrain", "origin", "paper"]
+    assert "importance sampling" not in network_commands.all_but(["importance-sampling"])
     for name in ("retrain", "magic"):
         with pytest.raises(InvalidOptionError, match="--without"):
             network_commands.all_but([name])

@@ -326,6 +326,23 @@ def test_speeds_are_read_and_judged(tmp_path):
         bnn_speed.read_speeds(tmp_path)
 
 
+def test_first_steps_are_read_and_told(block, tmp_path):
+    what = "digits + SGLD, 60 rows removed: 5 % of a retraining, alone / after 256 rows, 10 iterations"
+    told = {"machine": "gpu (some)", "ratios": [{"what": what, "first": 0.1, "second": 0.0734, "unit": ""}]}
+    (tmp_path / "first-step.json").write_text(json.dumps(told))
+    found = bnn_speed.read_speeds(tmp_path, "first-step")
+    assert bnn_speed.first_step_grid(found[0]).rows[0][1:] == (
+        "5 % of a retraining",
+        "256 rows, 10 iterations",
+        "0.100",
+        "0.073",
+    )
+    assert "nearer to retrained ones in 1 of 1 cases" in bnn_page.page([block], first_steps=found)
+    (tmp_path / "first-step.json").write_text("[]")
+    with pytest.raises(InputFileError, match="benchmarks first_step"):
+        bnn_speed.read_speeds(tmp_path, "first-step")
+
+
 # --- files
 
 

@@ -456,18 +456,18 @@ def corrected_eraser(settings: Settings) -> ContinueUnfinished:
         corrected=settings.corrected_drift,
         batch=settings.batch,
     )
-    return dataclasses.replace(eraser, steps=_steps_within(settings, eraser))
+    return dataclasses.replace(eraser, steps=steps_within(settings, eraser))
 
 
 def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
     """Within the budget; what the noise adds to the recipe's time is left out, it is a fiftieth."""
     time = settings.noise_free_steps * settings.rate / (1 - settings.momentum)
     options = {"starts": starts, "batch": settings.batch}
-    steps = _steps_within(settings, Rewind(1, **options))
+    steps = steps_within(settings, Rewind(1, **options))
     return Rewind.in_time(steps, share=settings.rewound, time=time, momentum=settings.rewound_momentum, **options)
 
 
-def _steps_within(settings: Settings, eraser: RoundsEraser) -> int:
+def steps_within(settings: Settings, eraser: RoundsEraser) -> int:
     """Whole rounds; passes over removed and control rows come out of it too, a value at a third of a gradient."""
     before, looks = eraser.extra_cost(settings.removed, eraser.control)
     budget = settings.budget * settings.steps * settings.batch - before - looks / 3

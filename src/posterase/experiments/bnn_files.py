@@ -14,6 +14,7 @@ from jaxtyping import UInt8
 from posterase.errors import InputFileError
 from posterase.experiments import figures as drawing
 from posterase.experiments.bnn_page import all_grids
+from posterase.experiments.bnn_speed import MEASURED
 from posterase.experiments.bnn_tables import OURS, Result, name_of, note_of
 from posterase.experiments.bnn_variants import main_blocks, variant_grid, variants
 from posterase.experiments.grids import latex, markdown
@@ -72,7 +73,7 @@ def write_block(result: Result, folder: Path) -> Path:
 
 def read(folder: Path) -> list[Result]:
     """The blocks that were written to a folder, by data set, sampler (SGLD first) and size; variants come last."""
-    found = [_read_block(path) for path in sorted(folder.glob("*.json")) if not path.name.startswith("speed")]
+    found = [_read_block(path) for path in sorted(folder.glob("*.json")) if not path.name.startswith(MEASURED)]
     if not found:
         raise InputFileError(
             f"there are no results in {str(folder)!r}.", "name the folder that `posterase reproduce` wrote to."

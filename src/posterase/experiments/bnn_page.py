@@ -12,7 +12,7 @@ import numpy as np
 
 from posterase.experiments.bnn import METHODS, PAPER, TITLES
 from posterase.experiments.bnn_results import SETS
-from posterase.experiments.bnn_speed import Speeds, speed_grid
+from posterase.experiments.bnn_speed import Speeds, first_step_grid, speed_grid
 from posterase.experiments.bnn_tables import (
     DIFFERENCES,
     EPSILONS,
@@ -226,7 +226,12 @@ def all_grids(results: Sequence[Result]) -> list[Grid]:
 # --- the page
 
 
-def page(everything: Sequence[Result], figures: str = "networks", speeds: Sequence[Speeds] = ()) -> str:
+def page(
+    everything: Sequence[Result],
+    figures: str = "networks",
+    speeds: Sequence[Speeds] = (),
+    first_steps: Sequence[Speeds] = (),
+) -> str:
     """The whole page, as Markdown; `figures` is where its figures lie, seen from it."""
     results = main_blocks(everything)
     datasets = " and ".join(dict.fromkeys(TITLES[result["settings"]["dataset"]] for result in results))
@@ -250,6 +255,7 @@ def page(everything: Sequence[Result], figures: str = "networks", speeds: Sequen
         *_misses(results),
         "## Does our method reach what it was to reach?",
         markdown(targets_grid(results)),
+        *_about_first_steps(first_steps),
         "## What ε̂ measures",
         *_about_epsilon(results),
         "## The missing ablation",
@@ -464,6 +470,20 @@ def _about_speed(speeds: Sequence[Speeds]) -> list[str]:
         if speeds
         else [said[0], f"{NOT_MEASURED.capitalize()}."]
     )
+
+
+def _about_first_steps(found: Sequence[Speeds]) -> list[str]:
+    if not found:
+        return []
+    ratios = [each for one in found for each in one["ratios"]]
+    better = [each for each in ratios if each["second"] < each["first"]]
+    said = (
+        "Could a Gauss–Newton step, damped and kept within a trust region, make corrected continuation cheaper? Both "
+        "are given the same budget, in gradients, the step's own out of it: `python -m benchmarks first_step`. The "
+        f"step brings the chains nearer to retrained ones in {len(better)} of {len(ratios)} cases. It is not part of "
+        "our method."
+    )
+    return ["## A Gauss–Newton step first?", said, *(markdown(first_step_grid(each)) for each in found)]
 
 
 def _about_variants(found: Sequence[Variant]) -> list[str]:

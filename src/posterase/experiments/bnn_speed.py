@@ -1,4 +1,4 @@
-"""What `python -m benchmarks networks --json FILE` measured, as a table with what was wanted."""
+"""What `python -m benchmarks networks` and `first_step` measured (`--json FILE`), as tables."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from posterase.experiments.grids import Grid
 
 Speeds = dict[str, Any]
 """`machine`, and `ratios`: what was compared, and seconds of the first and the second."""
+
+MEASURED = ("speed", "first-step")
+"""How names of the files of benchmarks begin, in a folder of results."""
 
 ON_A_GPU = {
     "LeNet: a request, 64 terms, PyTorch": 25.0,
@@ -25,15 +28,16 @@ WITHIN = 1.25
 """Of PyTorch's time, on a CPU."""
 
 
-def read_speeds(folder: Path) -> list[Speeds]:
-    """Of every `speed*.json` in a folder."""
+def read_speeds(folder: Path, beginning: str = "speed") -> list[Speeds]:
+    """Of every file in a folder whose name begins so."""
     found = []
-    for path in sorted(folder.glob("speed*.json")):
+    for path in sorted(folder.glob(f"{beginning}*.json")):
         try:
             speeds = json.loads(path.read_text(encoding="utf-8"))
             found.append({"machine": speeds["machine"], "ratios": list(speeds["ratios"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
-            again = f"python -m benchmarks networks --json {path}"
+            name = "networks" if beginning == "speed" else "first_step"
+            again = f"python -m benchmarks {name} --json {path}"
             raise InputFileError(
                 f"{str(path)!r} does not hold a benchmark: {error}.", f"write it again: {again}"
             ) from error
@@ -50,6 +54,17 @@ def speed_grid(speeds: Speeds) -> Grid:
         rows.append((each["what"], _time(first), _time(second), f"{first / second:.3g}", wanted, met))
     columns = ("first / second", "first", "second", "ratio", "wanted", "reached")
     return Grid(speeds["machine"], columns, rows)
+
+
+def first_step_grid(found: Speeds) -> Grid:
+    """Differences of predictions on removed rows, over the floor, without and with the first step."""
+    rows = []
+    for each in found["ratios"]:
+        title, compared = each["what"].split(": ", 1)
+        budget, step = compared.split(", alone / after ")
+        rows.append((title, budget, step, f"{each['first']:.3f}", f"{each['second']:.3f}"))
+    columns = ("block", "budget", "first step, and steps after it", "without it", "with it")
+    return Grid(f"Difference on removed rows, over the floor: {found['machine']}", columns, rows)
 
 
 def _wanted(what: str, ratio: float, on_gpu: bool) -> tuple[str, str]:

@@ -41,10 +41,12 @@ def chosen(dataset: str, sampler: str, removed: int | None, quick: bool, **chang
 
 def all_but(without: Sequence[str]) -> list[str]:
     """The methods that are run."""
-    unknown = sorted(set(without) - set(OPTIONAL))
+    names = {name.replace("-", " "): name for name in OPTIONAL}  # "importance-sampling" needs no quotes
+    unknown = [name for name in without if name.replace("-", " ") not in names]
     if unknown:
         raise InvalidOptionError(f"--without is {unknown[0]!r}.", f"use some of: {', '.join(OPTIONAL)}.")
-    return [name for name in bnn.METHODS if name not in without]
+    left_out = {names[name.replace("-", " ")] for name in without}
+    return [name for name in bnn.METHODS if name not in left_out]
 
 
 def list_jobs(blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
@@ -110,11 +112,12 @@ def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None, methods
 def write_page(folder: Path, target: Path, data: Path | None) -> list[Path]:
     """The page of all blocks in a folder; their tables and figures are written into the folder again."""
     results = bnn_files.read(folder)
+    measured = [bnn_speed.read_speeds(folder, each) for each in bnn_speed.MEASURED]
     paths = bnn_files.write(results, folder, _pictures(results, data))
     figures = os.path.relpath(folder, target.parent)
     make_folder(target.parent)
     with written_whole(target) as beside:
-        beside.write_text(bnn_page.page(results, figures, bnn_speed.read_speeds(folder)), encoding="utf-8")
+        beside.write_text(bnn_page.page(results, figures, *measured), encoding="utf-8")
     return [target, *paths]
 
 
