@@ -11,6 +11,7 @@ from posterase.bridges.modules import from_equinox as from_equinox
 from posterase.bridges.modules import from_flax as from_flax
 from posterase.bridges.numpyro import from_numpyro as from_numpyro
 from posterase.bridges.pymc import from_pymc as from_pymc
+from posterase.bridges.stan import from_stan as from_stan
 from posterase.draws import Draws as Draws
 from posterase.erase import Erasure as Erasure
 from posterase.erase import erase as erase

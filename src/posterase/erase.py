@@ -226,7 +226,8 @@ def erase(
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     rungs
-        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, `Rejuvenate`, and `Refit` where allowed.
+        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, `Rejuvenate`, and `Refit` where allowed; no
+        `Rejuvenate` where gradients come from another program (Stan), whose own refit costs less.
     refits
         Draws of the kept posterior to compare with, where they are at hand: each rung's Jeffreys divergence from them.
     spent
@@ -340,7 +341,8 @@ def _doubts(draws: Draws, policy: Policy, spent: float) -> list[Objection]:
 
 def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel) -> list[Eraser]:
     if rungs is None:
-        chosen: list[Eraser] = [*RUNGS, *([Refit()] if policy.refit else [])]
+        own = [each for each in RUNGS if not (model.gradients_are_dear and isinstance(each, Rejuvenate))]
+        chosen: list[Eraser] = [*own, *([Refit()] if policy.refit else [])]
         if isinstance(model, StoredLikelihoods):
             chosen = [eraser for eraser in chosen if not eraser.needs_density]
     else:
@@ -402,6 +404,10 @@ class _Climb(NamedTuple):
         goes_on = isinstance(eraser, Rejuvenate) and eraser.start is not None
         if goes_on and isinstance(made, TransportDiagnostics) and not made.split:
             return eraser.go_on(key, self.model, self.draws, self.removal, made.transported)  # type: ignore[attr-defined]
+        if isinstance(eraser, Refit) and isinstance(made, TransportDiagnostics):
+            assert before is not None
+            assert before.erased is not None
+            return eraser.refit(key, self.model, self.draws, self.removal, before.erased.draws)
         return eraser(key, self.model, self.draws, self.removal)
 
 

@@ -178,6 +178,10 @@ class InvalidOptionError(PosteraseError, ValueError):
     """An option of an eraser or a solver outside its range."""
 
 
+class StanProgramError(PosteraseError, ValueError):
+    """A Stan program that does not compile, or that Stan refuses with its data or parameters."""
+
+
 class NonFiniteResultError(PosteraseError, ArithmeticError):
     """A computation that ended in NaN or infinity: the result is refused, the input is untouched."""
 

@@ -23,6 +23,12 @@ PIECE_ELEMENTS = 2**22
 """About how many numbers of a variable are in memory at once."""
 
 
+def cache_folder() -> Path:
+    """The user's cache, by the XDG rule: what `pooch.os_cache("posterase")` says on Linux."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "posterase"
+
+
 def make_folder(folder: Path) -> Path:
     """The folder, made where it was not there, and checked to take files."""
     try:

@@ -89,11 +89,22 @@ class Removal(eqx.Module):
         return f"Removal of {len(ids)} row{'s' if len(ids) != 1 else ''}: {shown}"
 
 
+class Sampled(NamedTuple):
+    """Draws that a model's own sampler made."""
+
+    params: PyTree
+    """Leaves `(chain, draw, …)`."""
+    divergences: int
+    gradients: int
+
+
 class AbstractModel(eqx.Module):
     """What erasers know of a model: parameters, rows, and log densities of unconstrained parameters."""
 
     rows_factorise: ClassVar[bool] = True
     """Whether a row has a likelihood of its own, given the parameters."""
+    gradients_are_dear: ClassVar[bool] = False
+    """Whether gradients come from outside compiled code, so that a refit costs less than many moves."""
     checked_each_time: ClassVar[bool] = False
     """Whether every removal is checked to leave kept rows alone: for what nobody wrote with rows in mind."""
 
@@ -144,6 +155,10 @@ class AbstractModel(eqx.Module):
         """Ids of the rows that are present: their positions in the data the first model was made with."""
         return np.flatnonzero(np.asarray(self.present))
 
+    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> Sampled | None:
+        """Draws by the model's own sampler, a chain from each initial point; None: it has none."""
+        return None
+
     def removal(self, rows: ArrayLike | Sequence[int]) -> Removal:
         """Check the rows of a request (ids, or a mask over all rows) and make a `Removal` of them."""
         ids = checks.row_ids(rows, np.asarray(self.present))
@@ -175,6 +190,10 @@ class AbstractModel(eqx.Module):
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         """log p(θ) + log p(present rows | θ), at unconstrained parameters, Jacobian included."""
         return self.log_joint(self.constrain(theta)) + self.log_det_jacobian(theta)
+
+    def removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
+        """log p(S | θ) − log p(S − S′ | θ), at unconstrained parameters."""
+        return self.log_removed(self.constrain(theta), removal)
 
     # --- checks
 
@@ -449,7 +468,7 @@ class RemovedLogLikelihood(eqx.Module):
     removal: Removal
 
     def __call__(self, theta: PyTree) -> Float[Array, ""]:
-        return self.model.log_removed(self.model.constrain(theta), self.removal)
+        return self.model.removed_density(theta, self.removal)
 
     @property
     def elements(self) -> int:

@@ -1,7 +1,8 @@
 """Refit: sample the kept posterior anew. Always exact, as the chains converge; the dearest rung.
 
-Chains start at draws of the full posterior, picked at random: near, and spread out. By NUTS where all rows fit a step,
-or by the SG-MCMC recipe that made the draws, its step sizes rescaled by N/N′ as the sum over rows has shrunk.
+Chains start at draws of the full posterior, or at those that `Transport` has moved, picked at random: near, and spread
+out. By NUTS where all rows fit a step, by the model's own sampler where it has one (Stan), or by the SG-MCMC recipe
+that made the draws, its step sizes rescaled by N/N′ as the sum over rows has shrunk.
 """
 
 from __future__ import annotations
@@ -79,14 +80,23 @@ class Refit(Eraser):
         whole_number("thin", self.thin, 1)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+        return self.refit(key, model, draws, removal, draws)
+
+    def refit(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, starts: Draws) -> Erased:
+        """The same from other draws, shaped alike: nearer ones, that were moved."""
         kept = model.without(removal)
         alike = draws.n_chains in CHAINS and draws.n_draws >= FEWEST_DRAWS
         chains = draws.n_chains if alike else 4
         length = max(-(-draws.n_chains * draws.n_draws // chains), 4)
         pick, run = jax.random.split(key)
-        places = jax.random.choice(pick, draws.n_chains * draws.n_draws, (chains,), p=draws.weights.ravel())
-        initial = jax.tree.map(lambda leaf: leaf[places], draws.flat())
-        if self.sampler is None:
+        places = jax.random.choice(pick, draws.n_chains * draws.n_draws, (chains,), p=starts.weights.ravel())
+        initial = jax.tree.map(lambda leaf: leaf[places], starts.flat())
+        own = kept.sampled(_seed(run), initial, length, self.warmup) if self.sampler is None else None
+        if own is not None:
+            fresh = Draws(own.params)
+            diagnostics = RefitDiagnostics(*mixing(fresh), own.divergences, chains)
+            cost = Cost(gradients=own.gradients, sequential=-(-own.gradients // chains))
+        elif self.sampler is None:
             sampled = nuts(run, kept, initial, length, warmup=self.warmup)
             fresh, found = sampled.draws, sampled.diagnostics
             diagnostics = RefitDiagnostics(found.rhat, found.ess, found.divergences, chains)
@@ -109,6 +119,11 @@ class Refit(Eraser):
             advice="" if diagnostics.divergences == 0 else "use another parametrisation (non-centred).",
         )
         return Erased(refitted, result, diagnostics, evidence)
+
+
+def _seed(key: Key[Array, ""]) -> int:
+    """For samplers that are not jax's."""
+    return int(jax.random.randint(key, (), 1, 2**31 - 1))
 
 
 def _dealt(fresh: Draws, like: Draws) -> PyTree:

@@ -31,7 +31,7 @@ from jaxtyping import Int, UInt8
 
 from posterase.errors import DatasetError, InvalidOptionError, MissingExtraError
 from posterase.extras import need
-from posterase.files import make_folder, written_whole
+from posterase.files import cache_folder, make_folder, written_whole
 from posterase.progress import shown
 
 CHUNK = 2**20
@@ -241,12 +241,6 @@ def check_name(name: str) -> None:
 
 
 # --- where files are
-
-
-def cache_folder() -> Path:
-    """The user's cache, by the XDG rule: what `pooch.os_cache("posterase")` says on Linux."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "posterase"
 
 
 def data_folders(folder: Path | None = None, name: str | None = None) -> list[Path]:

@@ -1,0 +1,210 @@
+// A Stan program as a library that Python can call: many draws in one call, data read once, from any thread.
+//
+// It is compiled with the C++ that Stan's compiler makes of a program (which defines new_model) and against the headers
+// that PyStan's wheel carries. Arrays are rows of doubles, one draw each. Functions that can fail return how many draws
+// did, or a message in a buffer.
+
+#include <stan/callbacks/interrupt.hpp>
+#include <stan/callbacks/logger.hpp>
+#include <stan/callbacks/writer.hpp>
+#include <stan/io/json/json_data.hpp>
+#include <stan/model/log_prob_grad.hpp>
+#include <stan/model/model_base.hpp>
+#include <stan/services/sample/hmc_nuts_diag_e_adapt.hpp>
+#include <stan/services/util/create_rng.hpp>
+
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+stan::model::model_base &new_model(stan::io::var_context &data, unsigned int seed, std::ostream *messages);
+
+namespace {
+
+using Model = stan::model::model_base;
+using Vector = Eigen::Map<const Eigen::VectorXd>;
+
+// What derivatives are kept in, for every thread that asks for one.
+void prepare() { static thread_local stan::math::ChainableStack tape; }
+
+void tell(const std::string &what, char *message, int room) {
+  if (room > 0) {
+    std::strncpy(message, what.c_str(), room - 1);
+    message[room - 1] = '\0';
+  }
+}
+
+// Rows of numbers as a sampler writes them, after the names of their columns.
+class Rows : public stan::callbacks::writer {
+ public:
+  Rows(double *values, int most) : values_(values), most_(most) {}
+  void operator()(const std::vector<std::string> &names) override { names_ = names; }
+  void operator()(const std::vector<double> &row) override {
+    if (written_ < most_) std::copy(row.begin(), row.end(), values_ + written_++ * row.size());
+  }
+  void operator()(const std::string &) override {}
+  void operator()() override {}
+  int written() const { return written_; }
+
+ private:
+  double *values_;
+  int most_, written_ = 0;
+  std::vector<std::string> names_;
+};
+
+// The last thing that went wrong.
+class Log : public stan::callbacks::logger {
+ public:
+  void error(const std::string &message) override { last_ = message; }
+  void error(const std::stringstream &message) override { last_ = message.str(); }
+  void info(const std::string &message) override { keep(message); }
+  void info(const std::stringstream &message) override { keep(message.str()); }
+  const std::string &last() const { return last_; }
+
+ private:
+  void keep(const std::string &message) {
+    if (!message.empty()) last_ = message;
+  }
+  std::string last_;
+};
+
+}  // namespace
+
+extern "C" {
+
+// The program with data, given as JSON; null where Stan refuses them.
+void *pe_load(const char *json, char *message, int room) {
+  try {
+    std::stringstream text(json), ignored;
+    stan::json::json_data data(text);
+    return &new_model(data, 1, &ignored);
+  } catch (const std::exception &error) {
+    tell(error.what(), message, room);
+    return nullptr;
+  }
+}
+
+void pe_free(void *program) { delete static_cast<Model *>(program); }
+
+// Names of elements, a line each. 0: unconstrained; 1: parameters; 2: transformed ones too; 3: generated quantities too.
+int pe_names(void *program, int kind, char *text, int room) {
+  auto &model = *static_cast<Model *>(program);
+  std::vector<std::string> names;
+  if (kind == 0)
+    model.unconstrained_param_names(names, false, false);
+  else
+    model.constrained_param_names(names, kind > 1, kind > 2);
+  std::string all;
+  for (const auto &name : names) all += name + "\n";
+  tell(all, text, room);
+  return static_cast<int>(all.size()) + 1;
+}
+
+// log p(parameters, data), all constants in it; minus infinity where it is not defined.
+void pe_density(void *program, const double *thetas, int n, int jacobian, double *values) {
+  prepare();
+  auto &model = *static_cast<Model *>(program);
+  const int d = static_cast<int>(model.num_params_r());
+  std::stringstream ignored;
+  for (int i = 0; i < n; ++i) {
+    try {
+      Eigen::VectorXd theta = Vector(thetas + static_cast<size_t>(i) * d, d);
+      values[i] = jacobian ? model.log_prob_jacobian(theta, &ignored) : model.log_prob(theta, &ignored);
+    } catch (const std::exception &) {
+      values[i] = -std::numeric_limits<double>::infinity();
+    }
+  }
+}
+
+// Its gradient, Jacobian included; not a number where it is not defined.
+void pe_gradient(void *program, const double *thetas, int n, double *slopes) {
+  prepare();
+  auto &model = *static_cast<Model *>(program);
+  const int d = static_cast<int>(model.num_params_r());
+  std::stringstream ignored;
+  for (int i = 0; i < n; ++i) {
+    const double *at = thetas + static_cast<size_t>(i) * d;
+    double *slope = slopes + static_cast<size_t>(i) * d;
+    try {
+      Eigen::VectorXd theta = Vector(at, d), found;
+      stan::model::log_prob_grad<false, true>(model, theta, found, &ignored);
+      std::copy(found.data(), found.data() + d, slope);
+    } catch (const std::exception &) {
+      stan::math::recover_memory();
+      std::fill(slope, slope + d, std::numeric_limits<double>::quiet_NaN());
+    }
+  }
+}
+
+// Parameters on their own scale, and transformed ones after them where asked for; returns how many draws failed.
+int pe_constrain(void *program, const double *thetas, int n, int transformed, int width, double *values) {
+  prepare();
+  auto &model = *static_cast<Model *>(program);
+  const int d = static_cast<int>(model.num_params_r());
+  auto random = stan::services::util::create_rng(1, 1);
+  std::stringstream ignored;
+  int failed = 0;
+  for (int i = 0; i < n; ++i) {
+    double *row = values + static_cast<size_t>(i) * width;
+    try {
+      Eigen::VectorXd theta = Vector(thetas + static_cast<size_t>(i) * d, d), found;
+      model.write_array(random, theta, found, transformed != 0, false, &ignored);
+      std::copy(found.data(), found.data() + width, row);
+    } catch (const std::exception &) {
+      std::fill(row, row + width, std::numeric_limits<double>::quiet_NaN());
+      ++failed;
+    }
+  }
+  return failed;
+}
+
+// Unconstrained parameters; returns how many draws failed, with the last message.
+int pe_unconstrain(void *program, const double *params, int n, int width, double *thetas, char *message, int room) {
+  prepare();
+  auto &model = *static_cast<Model *>(program);
+  const int d = static_cast<int>(model.num_params_r());
+  std::stringstream ignored;
+  int failed = 0;
+  for (int i = 0; i < n; ++i) {
+    double *theta = thetas + static_cast<size_t>(i) * d;
+    try {
+      Eigen::VectorXd own = Vector(params + static_cast<size_t>(i) * width, width), found;
+      model.unconstrain_array(own, found, &ignored);
+      std::copy(found.data(), found.data() + d, theta);
+    } catch (const std::exception &error) {
+      std::fill(theta, theta + d, std::numeric_limits<double>::quiet_NaN());
+      tell(error.what(), message, room);
+      ++failed;
+    }
+  }
+  return failed;
+}
+
+// One chain of NUTS with a diagonal metric, adapted. `width` numbers a draw: seven of the sampler (its log density,
+// acceptance, step size, tree depth, leapfrog steps, divergence, energy), then everything that the program computes.
+int pe_sample(void *program, const char *initial, unsigned int seed, unsigned int chain, int warmup, int draws,
+              double delta, int max_depth, double *values, char *message, int room) {
+  prepare();
+  auto &model = *static_cast<Model *>(program);
+  Log log;
+  try {
+    std::stringstream text(initial);
+    stan::json::json_data start(text);
+    stan::callbacks::interrupt interrupt;
+    stan::callbacks::writer nothing;
+    Rows rows(values, draws);
+    int failed = stan::services::sample::hmc_nuts_diag_e_adapt(
+        model, start, seed, chain, 2.0, warmup, draws, 1, false, 0, 1.0, 0.0, max_depth, delta, 0.05, 0.75, 10.0, 75,
+        50, 25, interrupt, log, nothing, rows, nothing);
+    if (failed == 0 && rows.written() == draws) return 0;
+    tell(log.last(), message, room);
+  } catch (const std::exception &error) {
+    tell(error.what(), message, room);
+  }
+  return 1;
+}
+
+}  // extern "C"

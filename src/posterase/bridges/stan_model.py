@@ -1,0 +1,320 @@
+"""A Stan program as a model: its log density is asked of Stan, on the host, from inside compiled code.
+
+The kept model is the same program with the kept rows' data. What rows add to the density is the difference of the two:
+nothing is assumed of how rows enter the program.
+
+Derivatives: gradients are Stan's own. Second derivatives, of which a few are needed to move draws, are central
+differences of gradients along the direction asked for, over a ten-thousandth of the draws' spread; two gradients each.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree, UInt8
+
+from posterase.bridges.programs import check_parameters
+from posterase.bridges.stan_data import Subset, as_arrays, packed, unpacked
+from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table
+from posterase.errors import NotFactorisedError
+from posterase.model import AbstractModel, Removal, Sampled, with_rows
+from posterase.precision import widest_float
+from posterase.transforms import Transform
+
+DIFFERENCE = 1e-4
+"""The step of finite differences, in standard deviations of the draws."""
+
+ROUNDED = 1e-5
+"""How far float32 may have taken the sum of a simplex from one."""
+
+
+class Parameter(NamedTuple):
+    """A parameter of the program."""
+
+    name: str
+    shape: tuple[int, ...]
+    free: int
+    """How many unconstrained numbers it takes."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it is, on its own scale."""
+        return int(np.prod(self.shape, dtype=int))
+
+
+class Host:
+    """The program on the host, with how its data are cut: what of a model does not change from request to request."""
+
+    def __init__(self, program: StanProgram, subset: Subset, parameters: Sequence[Parameter]):
+        self.program, self.subset, self.parameters = program, subset, tuple(parameters)
+        self.transformed: tuple[str, ...] = ()
+        """Transformed parameters that there are draws of, and that do not depend on how many rows there are."""
+
+    @property
+    def dimension(self) -> int:
+        """How many unconstrained parameters there are."""
+        return sum(each.free for each in self.parameters)
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers the parameters are, on their own scale."""
+        return sum(each.size for each in self.parameters)
+
+    def cut(self, data: Data, rows: Any) -> Data:
+        """Data with some of their rows, by place."""
+        return as_arrays(self.subset(data, np.asarray(rows)))
+
+    def call(self, kind: str, size: tuple[int, ...], model: StanModel, mask: Array, *vectors: Array) -> Array:
+        """Ask Stan from inside compiled code; `mask` says which rows count."""
+        result = jax.ShapeDtypeStruct(size, jnp.result_type(*vectors))
+        run = functools.partial(self.run, kind, result.dtype)
+        return jax.pure_callback(run, result, model.data, model.present, mask, *vectors, vmap_method="expand_dims")
+
+    def run(self, kind: str, dtype: Any, *operands: Any) -> Float[np.ndarray, "..."]:
+        """All draws of a batch; operands that are the same for all have leading axes of length one."""
+        arrays = [np.asarray(each) for each in operands]
+        lead = np.broadcast_shapes(*(each.shape[:-1] for each in arrays))
+        wide = [np.broadcast_to(each, (*lead, each.shape[-1])).reshape(-1, each.shape[-1]) for each in arrays[3:]]
+        vectors = [np.ascontiguousarray(each, np.float64) for each in wide]
+        if all(each.size == each.shape[-1] for each in arrays[:3]):
+            found = _ask(self, self.posterior(*(each.ravel() for each in arrays[:3])), kind, *vectors)
+        else:
+            own = [np.broadcast_to(each, (*lead, each.shape[-1])).reshape(-1, each.shape[-1]) for each in arrays[:3]]
+            places = range(len(vectors[0]))
+            rows = [
+                _ask(self, self.posterior(*(each[i] for each in own)), kind, *(each[i : i + 1] for each in vectors))
+                for i in places
+            ]
+            found = np.concatenate(rows)
+        return found.astype(dtype).reshape(*lead, *found.shape[1:])
+
+    def posterior(
+        self, data: UInt8[np.ndarray, " bytes"], present: Bool[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"]
+    ) -> StanPosterior:
+        """The program with the data of the rows in a mask."""
+        own = unpacked(data)
+        if not mask[present].all():
+            own = self.cut(own, np.flatnonzero(mask[present]))
+        return self.program.with_data(own)
+
+    # --- between trees and vectors
+
+    def vector(self, theta: Mapping[str, Array]) -> Array:
+        """Unconstrained parameters as Stan orders them."""
+        return jnp.concatenate([theta[each.name].reshape(-1) for each in self.parameters])
+
+    def free(self, vector: Array) -> dict[str, Array]:
+        """The same by name."""
+        ends = np.cumsum([each.free for each in self.parameters])[:-1]
+        return dict(zip((each.name for each in self.parameters), jnp.split(vector, ends), strict=True))
+
+    def flat(self, params: Mapping[str, Any], lead: int = 0) -> Any:
+        """Parameters as numbers in Stan's order, columns first, after so many leading axes."""
+        xp = jnp if isinstance(params[self.parameters[0].name], Array) else np
+        parts = [xp.asarray(params[each.name]) for each in self.parameters]
+        turned = [xp.moveaxis(part, range(lead, part.ndim), range(part.ndim - 1, lead - 1, -1)) for part in parts]
+        return xp.concatenate([part.reshape(*part.shape[:lead], -1) for part in turned], axis=-1)
+
+    def named(self, flat: Any, shapes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, Any]:
+        """The other way, of the last axis."""
+        own = {each.name: each.shape for each in self.parameters} if shapes is None else shapes
+        xp = jnp if isinstance(flat, Array) else np
+        found, at, lead = {}, 0, flat.ndim - 1
+        for name, shape in own.items():
+            size = int(np.prod(shape, dtype=int))
+            part = flat[..., at : at + size].reshape(*flat.shape[:-1], *shape[::-1])
+            found[name] = xp.moveaxis(part, range(lead, part.ndim), range(part.ndim - 1, lead - 1, -1))
+            at += size
+        return found
+
+
+def _ask(
+    host: Host, posterior: StanPosterior, kind: str, at: Table, along: Table | None = None, scales: Table | None = None
+) -> Float[np.ndarray, "n ..."]:
+    """One question at all draws."""
+    match kind:
+        case "density" | "joint":
+            return posterior.log_density(at, kind == "density")
+        case "gradient":
+            return posterior.gradient(at)
+        case "product":
+            assert along is not None
+            assert scales is not None
+            return _product(posterior, at, along, scales)
+        case "constrain":
+            return posterior.constrain(at)
+        case _:
+            return unconstrained(host, posterior, at)[0]
+
+
+def unconstrained(host: Host, posterior: StanPosterior, params: Table) -> tuple[Table, str]:
+    """Unconstrained parameters of all draws; those that rounding has put beside their support are put back first."""
+    thetas, said = posterior.unconstrain(params)
+    bad = np.flatnonzero(np.isnan(thetas).any(axis=1))
+    if len(bad):
+        mended = {name: _mended(values) for name, values in host.named(params[bad]).items()}
+        thetas[bad], said = posterior.unconstrain(np.ascontiguousarray(host.flat(mended, 1)))
+    return thetas, said
+
+
+def _mended(values: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
+    """Simplexes and unit vectors as float64 has them, from float32."""
+    if values.ndim < 2:
+        return values
+    total, length = values.sum(axis=-1, keepdims=True), np.linalg.norm(values, axis=-1, keepdims=True)
+    if np.abs(total - 1).max() < ROUNDED:
+        return values / total
+    return values / length if np.abs(length - 1).max() < ROUNDED else values
+
+
+def _product(posterior: StanPosterior, at: Table, along: Table, scales: Table) -> Table:
+    """Second derivatives along a direction: gradients on both sides."""
+    length = np.sqrt(np.mean((along / scales) ** 2, axis=1, keepdims=True))
+    step = along * (DIFFERENCE / np.where(length > 0, length, 1))
+    ahead, behind = np.split(posterior.gradient(np.concatenate([at + step, at - step])), 2)
+    return np.where(length > 0, (ahead - behind) * (length / (2 * DIFFERENCE)), 0)
+
+
+class StanModel(AbstractModel):
+    """A Stan program with data. Made by `pe.from_stan`."""
+
+    rows_factorise: ClassVar[bool] = False
+    checked_each_time: ClassVar[bool] = True
+    gradients_are_dear: ClassVar[bool] = True
+
+    data: UInt8[Array, " bytes"]
+    """Of the present rows, packed."""
+    present: Bool[Array, " rows"]
+    transforms: dict[str, Transform]
+    """None: Stan's own are used."""
+    scales: Float[Array, " d"]
+    """Standard deviations of the unconstrained draws, for finite differences."""
+    host: Host = eqx.field(static=True)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """How often each of Stan's functions was called, by this model and all that were made of the same program."""
+        return dict(self.host.program.calls)
+
+    # --- densities
+
+    def log_density(self, theta: PyTree) -> Float[Array, ""]:
+        return _value(self, self.present, self.host.vector(theta)).astype(widest_float())
+
+    def removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
+        vector = self.host.vector(theta)
+        full, kept = (_value(self, mask, vector).astype(widest_float()) for mask in (self.present, self._left(removal)))
+        return full - kept
+
+    def log_joint(self, params: PyTree) -> Float[Array, ""]:
+        vector = self.host.vector(self.unconstrain(params))
+        return self.host.call("joint", (), self, self.present, vector).astype(widest_float())
+
+    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+        return self.removed_density(self.unconstrain(params), removal)
+
+    def log_det_jacobian(self, theta: PyTree) -> Float[Array, ""]:
+        joint = self.host.call("joint", (), self, self.present, self.host.vector(theta))
+        return self.log_density(theta) - joint.astype(widest_float())
+
+    def _left(self, removal: Removal) -> Bool[Array, " rows"]:
+        gone = jnp.zeros_like(self.present).at[removal.rows].max(removal.counted)
+        return self.present & ~gone
+
+    # --- parameters
+
+    def constrain(self, theta: PyTree) -> PyTree:
+        vector = self.host.vector(theta)
+        return self.host.named(self.host.call("constrain", (self.host.numbers,), self, self.present, vector))
+
+    def unconstrain(self, params: PyTree) -> PyTree:
+        flat = self.host.flat({name: jnp.asarray(leaf) for name, leaf in params.items()})
+        return self.host.free(self.host.call("unconstrain", (self.host.dimension,), self, self.present, flat))
+
+    def computed(self, params: PyTree) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
+        """Transformed parameters at draws `(chain, draw, …)`."""
+        host, posterior = self.host, self.posterior()
+        flat = host.flat({name: np.asarray(leaf, float) for name, leaf in params.items()}, 2)
+        thetas, _ = unconstrained(host, posterior, np.ascontiguousarray(flat.reshape(-1, host.numbers)))
+        values = posterior.constrain(thetas, True).reshape(*flat.shape[:2], -1)
+        shapes = {name: posterior.shapes[name] for name in posterior.names("transformed")}
+        return {name: leaf for name, leaf in host.named(values, shapes).items() if name in host.transformed}
+
+    # --- rows
+
+    def posterior(self) -> StanPosterior:
+        """The program with the data of the present rows."""
+        return self.host.program.with_data(unpacked(np.asarray(self.data)))
+
+    def elements(self, rows: int) -> int:
+        return self.data.size + len(self.present)
+
+    def _without(self, left: Bool[Array, " rows"]) -> StanModel:
+        present, kept = np.asarray(self.present), np.asarray(left)
+        data = self.host.cut(unpacked(np.asarray(self.data)), np.flatnonzero(kept[present]))
+        return with_rows(self, jnp.asarray(packed(data, self.data.size)), left)
+
+    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> Sampled | None:
+        if not self.host.program.samples:
+            return None
+        arrays = {each.name: np.asarray(initial[each.name], float) for each in self.host.parameters}
+        chains = len(next(iter(arrays.values())))
+        starts = [{name: leaf[chain] for name, leaf in arrays.items()} for chain in range(chains)]
+        made = self.host.program.sample(unpacked(np.asarray(self.data)), seed, starts, draws, warmup)
+        return Sampled(made.params, made.divergences, made.gradients)
+
+    def _check_functions(self, params: PyTree) -> None:
+        wanted = {each.name: each.shape for each in self.host.parameters}
+        check_parameters({name: leaf.shape for name, leaf in params.items()}, wanted)
+
+    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+        """The kept data are data of the same parameters, with fewer rows."""
+        kept = self.without(removal).posterior()
+        check_same_parameters(self.posterior(), kept, [each.name for each in self.host.parameters])
+        flat = self.host.flat({name: np.asarray(leaf, float) for name, leaf in params.items()})
+        if not np.isfinite(kept.log_density(unconstrained(self.host, kept, flat[None])[0])).all():
+            raise NotFactorisedError(
+                "the kept rows have no density at a draw that all rows have one at.",
+                "check subset: it is called with the places of the rows that stay.",
+            )
+
+
+def check_same_parameters(full: StanPosterior, kept: StanPosterior, names: Sequence[str]) -> None:
+    """A removal leaves the parameters as they are."""
+    other = [name for name in names if full.shapes[name] != kept.shapes[name]]
+    if other:
+        raise NotFactorisedError(
+            f"without some rows there are fewer parameters: {', '.join(other)} has an axis of rows.",
+            "count them apart from the rows (long format: array[N] int school; theta[school]), so that a parameter "
+            "whose rows are gone is left to its prior; or integrate them out.",
+        )
+
+
+@jax.custom_jvp
+def _value(model: StanModel, mask: Bool[Array, " rows"], vector: Float[Array, " d"]) -> Float[Array, ""]:
+    """The log density of the rows in the mask."""
+    return model.host.call("density", (), model, mask, vector)
+
+
+@jax.custom_jvp
+def _slope(model: StanModel, mask: Bool[Array, " rows"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
+    """Its gradient."""
+    return model.host.call("gradient", vector.shape, model, mask, vector)
+
+
+@_value.defjvp
+def _value_along(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    return _value(*primals), jnp.vdot(_slope(*primals), tangents[2])
+
+
+@_slope.defjvp
+def _slope_along(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    model, mask, vector = primals
+    scales = model.scales.astype(vector.dtype)
+    return _slope(*primals), model.host.call("product", vector.shape, model, mask, vector, tangents[2], scales)

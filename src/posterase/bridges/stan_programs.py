@@ -1,0 +1,378 @@
+"""Stan programs: what is asked of them, and the two libraries that answer.
+
+A `StanProgram` makes a `StanPosterior` of data; that one gives densities, gradients and transforms of unconstrained
+parameters, all as Stan itself computes them, on the host and in float64, many draws in a call. Behind it are
+
+- PyStan 3, whose wheels carry Stan and its compiler. Its own functions go through a local server, ten milliseconds a
+  call, and read the data anew each time; so the program is compiled here into a library of our own
+  (`stan_library.cpp`), with what PyStan brings and without a network. It takes microseconds a draw, and samples too.
+- BridgeStan, given the library that it has compiled. It does not sample.
+
+Draws that are asked for are counted.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import ctypes
+import functools
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Shaped
+
+from posterase.errors import StanProgramError
+from posterase.extras import need
+from posterase.files import cache_folder, make_folder
+from posterase.progress import shown
+
+Data = dict[str, Shaped[np.ndarray, "..."]]
+Table = Float[np.ndarray, "n width"]
+"""One row a draw."""
+
+
+class Chains(NamedTuple):
+    """What a sampler of Stan returns."""
+
+    params: dict[str, Float[np.ndarray, "chain draw ..."]]
+    log_density: Float[np.ndarray, "chain draw"]
+    divergences: int
+    gradients: int
+    """Of the draws that were kept."""
+
+
+class StanPosterior(abc.ABC):
+    """A program with its data. Numbers of a draw are in the order declared, arrays columns first, as Stan has them."""
+
+    calls: collections.Counter[str]
+
+    @abc.abstractmethod
+    def elements(self, kind: str) -> list[str]:
+        """Names, `beta.3.2` and the like, of all "unconstrained" numbers, of "parameters", these with "transformed"
+        parameters after them, or with generated quantities too: "everything".
+        """
+
+    @abc.abstractmethod
+    def log_density(self, thetas: Table, jacobian: bool = True) -> Float[np.ndarray, " n"]:
+        """log p(θ, data) up to a constant, at unconstrained parameters; −infinity where Stan has none."""
+
+    @abc.abstractmethod
+    def gradient(self, thetas: Table) -> Table:
+        """Its gradient, Jacobian included; not a number where Stan has none."""
+
+    @abc.abstractmethod
+    def constrain(self, thetas: Table, transformed: bool = False) -> Table:
+        """Parameters on their own scale; and transformed parameters after them."""
+
+    @abc.abstractmethod
+    def unconstrain(self, params: Table) -> tuple[Table, str]:
+        """Unconstrained parameters, not a number where Stan refuses them; and what it says then."""
+
+    @functools.cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of everything that the program computes."""
+        return _shapes_of(self.elements("everything"))
+
+    def names(self, kind: str) -> list[str]:
+        """As `elements`, by variable."""
+        return list(_shapes_of(self.elements(kind)))
+
+
+def _shapes_of(elements: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes from the names of elements: the last of each has the largest places."""
+    last = {name.split(".")[0]: name.split(".")[1:] for name in elements}
+    return {name: tuple(map(int, places)) for name, places in last.items()}
+
+
+class StanProgram(abc.ABC):
+    """A compiled program."""
+
+    samples: ClassVar[bool]
+    """Whether `sample` can be called."""
+
+    def __init__(self) -> None:
+        self.calls: collections.Counter[str] = collections.Counter()
+        """Draws that each function was asked for."""
+
+    @abc.abstractmethod
+    def with_data(self, data: Data) -> StanPosterior:
+        """The program with data; `StanProgramError` where Stan refuses them."""
+
+    def sample(self, data: Data, seed: int, initial: Sequence[Mapping[str, Any]], draws: int, warmup: int) -> Chains:
+        """Stan's NUTS, a chain from every initial point."""
+        raise NotImplementedError
+
+
+# --- PyStan
+
+KINDS = ("unconstrained", "parameters", "transformed", "everything")
+ROOM = 4000
+"""Bytes for a message."""
+
+OF_SAMPLER = ("lp__", "accept_stat__", "stepsize__", "treedepth__", "n_leapfrog__", "divergent__", "energy__")
+FLAGS = (
+    *("-std=c++17", "-O3", "-fPIC", "-w", "-DSTAN_THREADS", "-D_REENTRANT", "-DBOOST_DISABLE_ASSERTS"),
+    *("-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "-D_GLIBCXX_USE_CXX11_ABI=0"),
+)
+"""As the libraries in the wheel were compiled."""
+LIBRARIES = ("-lsundials_cvodes", "-lsundials_idas", "-lsundials_nvecserial", "-ltbb")
+
+
+class PyStanProgram(StanProgram):
+    """A program compiled with what PyStan 3 brings; compiled once, and kept in the user's cache."""
+
+    samples = True
+
+    def __init__(self, code: str):
+        super().__init__()
+        need("httpstan", "from_stan", "stan")
+        self.library = _loaded(str(_compiled(code)))
+
+    def with_data(self, data: Data) -> PyStanPosterior:
+        return PyStanPosterior(self.library, data, self.calls)
+
+    def sample(self, data: Data, seed: int, initial: Sequence[Mapping[str, Any]], draws: int, warmup: int) -> Chains:
+        posterior = self.with_data(data)
+        with ThreadPoolExecutor(min(len(initial), os.cpu_count() or 1)) as pool:
+            running = [
+                pool.submit(posterior.sample, seed, number, start, draws, warmup)
+                for number, start in enumerate(initial, 1)
+            ]
+            found = np.stack([chain.result() for chain in running])
+        self.calls["sample"] += len(initial) * (draws + warmup)
+        numbers = dict(zip(OF_SAMPLER, np.moveaxis(found[..., : len(OF_SAMPLER)], -1, 0), strict=True))
+        params, at = {}, len(OF_SAMPLER)
+        for name in posterior.names("parameters"):
+            shape = posterior.shapes[name]
+            size = int(np.prod(shape, dtype=int))
+            flat = np.moveaxis(found[..., at : at + size], -1, 0)
+            params[name] = np.moveaxis(flat.reshape(*shape, *flat.shape[1:], order="F"), (-2, -1), (0, 1))
+            at += size
+        return Chains(params, numbers["lp__"], int(numbers["divergent__"].sum()), int(numbers["n_leapfrog__"].sum()))
+
+
+class PyStanPosterior(StanPosterior):
+    """A program in our own library, with data."""
+
+    def __init__(self, library: ctypes.CDLL, data: Data, calls: collections.Counter[str]):
+        message = ctypes.create_string_buffer(ROOM)
+        program = library.pe_load(as_json(data), message, ROOM)
+        if not program:
+            raise refused(message.value.decode(errors="replace"))
+        self.library, self.calls, self.program = library, calls, ctypes.c_void_p(program)
+        weakref.finalize(self, library.pe_free, self.program)
+        self.dimension = len(self.elements("unconstrained"))
+        self.widths = [len(self.elements(kind)) for kind in ("parameters", "transformed")]
+
+    def elements(self, kind: str) -> list[str]:
+        length = self.library.pe_names(self.program, KINDS.index(kind), None, 0)
+        text = ctypes.create_string_buffer(length)
+        self.library.pe_names(self.program, KINDS.index(kind), text, length)
+        return text.value.decode().split()
+
+    def log_density(self, thetas: Table, jacobian: bool = True) -> Float[np.ndarray, " n"]:
+        self.calls["log_density"] += len(thetas)
+        values = np.empty(len(thetas))
+        self.library.pe_density(self.program, thetas, len(thetas), int(jacobian), values)
+        return values
+
+    def gradient(self, thetas: Table) -> Table:
+        self.calls["gradient"] += len(thetas)
+        slopes = np.empty((len(thetas), self.dimension))
+        self.library.pe_gradient(self.program, thetas, len(thetas), slopes)
+        return slopes
+
+    def constrain(self, thetas: Table, transformed: bool = False) -> Table:
+        self.calls["constrain"] += len(thetas)
+        width = self.widths[transformed]
+        values = np.empty((len(thetas), width))
+        self.library.pe_constrain(self.program, thetas, len(thetas), int(transformed), width, values)
+        return values
+
+    def unconstrain(self, params: Table) -> tuple[Table, str]:
+        self.calls["unconstrain"] += len(params)
+        thetas, message = np.empty((len(params), self.dimension)), ctypes.create_string_buffer(ROOM)
+        given = params, len(params), self.widths[0]
+        self.library.pe_unconstrain(self.program, *given, thetas, message, ROOM)
+        return thetas, message.value.decode(errors="replace")
+
+    def sample(self, seed: int, chain: int, start: Mapping[str, Any], draws: int, warmup: int) -> Table:
+        """One chain."""
+        width = len(OF_SAMPLER) + len(self.elements("everything"))
+        values, message = np.empty((draws, width)), ctypes.create_string_buffer(ROOM)
+        initial = as_json({name: np.asarray(each) for name, each in start.items()})
+        settings = (seed, chain, warmup, draws, ctypes.c_double(0.8), 10)
+        if self.library.pe_sample(self.program, initial, *settings, values, message, ROOM):
+            raise refused(message.value.decode(errors="replace"))
+        return values
+
+
+def as_json(arrays: Mapping[str, Shaped[np.ndarray, "..."]]) -> bytes:
+    """Arrays as Stan reads them."""
+    return json.dumps({name: values.tolist() for name, values in arrays.items()}).encode()
+
+
+DOUBLES = np.ctypeslib.ndpointer(np.float64, flags="C_CONTIGUOUS")
+
+
+@functools.cache
+def _loaded(path: str) -> ctypes.CDLL:
+    """The library's functions, and what they take."""
+    library = ctypes.CDLL(path)
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+    library.pe_load.argtypes, library.pe_load.restype = [text, text, number], pointer
+    library.pe_free.argtypes, library.pe_free.restype = [pointer], None
+    library.pe_names.argtypes = [pointer, number, text, number]
+    library.pe_density.argtypes, library.pe_density.restype = [pointer, DOUBLES, number, number, DOUBLES], None
+    library.pe_gradient.argtypes, library.pe_gradient.restype = [pointer, DOUBLES, number, DOUBLES], None
+    library.pe_constrain.argtypes = [pointer, DOUBLES, number, number, number, DOUBLES]
+    library.pe_unconstrain.argtypes = [pointer, DOUBLES, number, number, DOUBLES, text, number]
+    unsigned = ctypes.c_uint
+    library.pe_sample.argtypes = [
+        *(pointer, text, unsigned, unsigned, number, number, ctypes.c_double, number, DOUBLES, text, number)
+    ]
+    return library
+
+
+# --- compiling
+
+
+def _compiled(code: str) -> Path:
+    """The program's library; compiled where it is not in the cache."""
+    import httpstan
+
+    source = Path(__file__).with_name("stan_library.cpp")
+    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, *FLAGS)
+    folder = make_folder(cache_folder() / "stan")
+    library, functions = folder / f"{_digest(code, common)}.so", folder / f"{common}.o"
+    if library.is_file():
+        return library
+    with shown("compiling the Stan program", 2), tempfile.TemporaryDirectory(dir=folder) as scratch:
+        here = Path(scratch)
+        (here / "program.cpp").write_text(_translated(code), encoding="utf-8")
+        jobs = [(here / "program.cpp", here / "program.o")]
+        jobs += [] if functions.is_file() else [(source, here / "functions.o")]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda job: _run("-c", str(job[0]), "-o", str(job[1])), jobs))
+        if len(jobs) > 1:
+            os.replace(here / "functions.o", functions)
+        inside = Path(httpstan.__file__).parent / "lib"
+        linked = ("-shared", str(here / "program.o"), str(functions), "-o", str(here / "program.so"))
+        _run(*linked, f"-L{inside}", f"-Wl,-rpath,{inside}", *LIBRARIES)
+        os.replace(here / "program.so", library)
+    return library
+
+
+def _translated(code: str) -> str:
+    """The program in C++, by the compiler in PyStan's wheel."""
+    import httpstan.compile
+
+    try:
+        return str(httpstan.compile.compile(code, "program")[0])
+    except ValueError as error:
+        raise StanProgramError(f"the Stan program does not compile:\n{error}", "correct it.") from error
+
+
+def _run(*arguments: str) -> None:
+    import httpstan
+
+    compiler = os.environ.get("CXX", "g++")
+    command = [*compiler.split(), *FLAGS, f"-I{Path(httpstan.__file__).parent / 'include'}", *arguments]
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise StanProgramError(
+            f"there is no C++ compiler: {compiler} was not found.", "install one (g++ or clang), or name it: CXX=…"
+        ) from error
+    if ran.returncode:
+        said = "\n".join(line for line in ran.stderr.splitlines() if "error" in line) or ran.stderr
+        raise StanProgramError(f"{compiler} failed on the Stan program:\n{said[:ROOM]}", "see what it says.")
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:24]
+
+
+# --- BridgeStan
+
+
+class BridgeStanProgram(StanProgram):
+    """A library that BridgeStan has compiled."""
+
+    samples = False
+
+    def __init__(self, library: Path):
+        super().__init__()
+        need("bridgestan", "a library compiled by BridgeStan", "bridgestan")
+        self.library = library
+
+    def with_data(self, data: Data) -> BridgeStanPosterior:
+        import bridgestan
+
+        try:
+            model = bridgestan.StanModel(str(self.library), as_json(data).decode(), capture_stan_prints=False)
+        except RuntimeError as error:
+            raise refused(str(error)) from error
+        return BridgeStanPosterior(model, self.calls)
+
+
+class BridgeStanPosterior(StanPosterior):
+    """BridgeStan's model with data: one draw a call."""
+
+    def __init__(self, model: Any, calls: collections.Counter[str]):
+        self.model, self.calls = model, calls
+
+    def elements(self, kind: str) -> list[str]:
+        if kind == "unconstrained":
+            return list(self.model.param_unc_names())
+        return list(self.model.param_names(include_tp=kind != "parameters", include_gq=kind == "everything"))
+
+    def log_density(self, thetas: Table, jacobian: bool = True) -> Float[np.ndarray, " n"]:
+        def one(theta: Any) -> float:
+            try:
+                return float(self.model.log_density(theta, propto=False, jacobian=jacobian))
+            except RuntimeError:
+                return -np.inf
+
+        self.calls["log_density"] += len(thetas)
+        return np.array([one(theta) for theta in thetas])
+
+    def gradient(self, thetas: Table) -> Table:
+        def one(theta: Any) -> Any:
+            try:
+                return np.array(self.model.log_density_gradient(theta, propto=False, jacobian=True)[1])
+            except RuntimeError:
+                return np.full_like(theta, np.nan)
+
+        self.calls["gradient"] += len(thetas)
+        return np.array([one(np.asarray(theta, float)) for theta in thetas])
+
+    def constrain(self, thetas: Table, transformed: bool = False) -> Table:
+        self.calls["constrain"] += len(thetas)
+        return np.array([np.array(self.model.param_constrain(theta, include_tp=transformed)) for theta in thetas])
+
+    def unconstrain(self, params: Table) -> tuple[Table, str]:
+        said = ""
+        thetas = np.full((len(params), self.model.param_unc_num()), np.nan)
+        for at, one in enumerate(params):
+            try:
+                thetas[at] = self.model.param_unconstrain(np.ascontiguousarray(one, float))
+            except RuntimeError as error:
+                said = str(error)
+        self.calls["unconstrain"] += len(params)
+        return thetas, said
+
+
+def refused(said: str) -> StanProgramError:
+    """What Stan does not take."""
+    return StanProgramError(f"Stan refuses: {said.strip()}", "check the program with these data, in Stan itself.")
