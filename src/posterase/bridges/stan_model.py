@@ -10,6 +10,7 @@ differences of gradients along the direction asked for, over a ten-thousandth of
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +18,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree, UInt8
+from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import Subset, as_arrays, packed, unpacked
@@ -71,14 +72,22 @@ class Host:
         return as_arrays(self.subset(data, np.asarray(rows)))
 
     def call(self, kind: str, size: tuple[int, ...], model: StanModel, mask: Array, *vectors: Array) -> Array:
-        """Ask Stan from inside compiled code; `mask` says which rows count."""
-        result = jax.ShapeDtypeStruct(size, jnp.result_type(*vectors))
-        run = functools.partial(self.run, kind, result.dtype)
-        return jax.pure_callback(run, result, model.data, model.present, mask, *vectors, vmap_method="expand_dims")
+        """Ask Stan from inside compiled code; `mask` says which rows count.
 
-    def run(self, kind: str, dtype: Any, *operands: Any) -> Float[np.ndarray, "..."]:
+        Numbers go there and back as the bits they are. Whether jax has 64-bit numbers on is a matter of the thread, the
+        one that calls back is another than ours, and it would make float32 of them (jax 0.10 to 0.12).
+        """
+        dtype = jnp.result_type(*vectors)
+        words = dtype.itemsize // 4
+        result = jax.ShapeDtypeStruct((math.prod(size) * words,), jnp.uint32)
+        run, bits = functools.partial(self.run, kind, dtype), [_bits(each) for each in vectors]
+        found = jax.pure_callback(run, result, model.data, model.present, mask, *bits, vmap_method="expand_dims")
+        return jax.lax.bitcast_convert_type(found.reshape(-1, words) if words > 1 else found, dtype).reshape(size)
+
+    def run(self, kind: str, dtype: Any, *operands: Any) -> UInt32[np.ndarray, "... bits"]:
         """All draws of a batch; operands that are the same for all have leading axes of length one."""
-        arrays = [np.asarray(each) for each in operands]
+        rows, bits = ([np.asarray(each) for each in part] for part in (operands[:3], operands[3:]))
+        arrays = [*rows, *(np.ascontiguousarray(each).view(dtype) for each in bits)]
         lead = np.broadcast_shapes(*(each.shape[:-1] for each in arrays))
         wide = [np.broadcast_to(each, (*lead, each.shape[-1])).reshape(-1, each.shape[-1]) for each in arrays[3:]]
         vectors = [np.ascontiguousarray(each, np.float64) for each in wide]
@@ -86,13 +95,12 @@ class Host:
             found = _ask(self, self.posterior(*(each.ravel() for each in arrays[:3])), kind, *vectors)
         else:
             own = [np.broadcast_to(each, (*lead, each.shape[-1])).reshape(-1, each.shape[-1]) for each in arrays[:3]]
-            places = range(len(vectors[0]))
-            rows = [
+            each_its_own = [
                 _ask(self, self.posterior(*(each[i] for each in own)), kind, *(each[i : i + 1] for each in vectors))
-                for i in places
+                for i in range(len(vectors[0]))
             ]
-            found = np.concatenate(rows)
-        return found.astype(dtype).reshape(*lead, *found.shape[1:])
+            found = np.concatenate(each_its_own)
+        return found.astype(dtype).reshape(*lead, -1).view(np.uint32)
 
     def posterior(
         self, data: UInt8[np.ndarray, " bytes"], present: Bool[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"]
@@ -132,6 +140,10 @@ class Host:
             found[name] = xp.moveaxis(part, range(lead, part.ndim), range(part.ndim - 1, lead - 1, -1))
             at += size
         return found
+
+
+def _bits(vector: Float[Array, " d"]) -> UInt32[Array, " bits"]:
+    return jax.lax.bitcast_convert_type(vector, jnp.uint32).reshape(-1)
 
 
 def _ask(

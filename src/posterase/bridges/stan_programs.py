@@ -265,11 +265,11 @@ def _compiled(code: str) -> Path:
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda job: _run("-c", str(job[0]), "-o", str(job[1])), jobs))
         if len(jobs) > 1:
-            os.replace(here / "functions.o", functions)
+            (here / "functions.o").replace(functions)
         inside = Path(httpstan.__file__).parent / "lib"
         linked = ("-shared", str(here / "program.o"), str(functions), "-o", str(here / "program.so"))
         _run(*linked, f"-L{inside}", f"-Wl,-rpath,{inside}", *LIBRARIES)
-        os.replace(here / "program.so", library)
+        (here / "program.so").replace(library)
     return library
 
 
