@@ -7,6 +7,7 @@
 #include <stan/callbacks/interrupt.hpp>
 #include <stan/callbacks/logger.hpp>
 #include <stan/callbacks/writer.hpp>
+#include <stan/io/array_var_context.hpp>
 #include <stan/io/json/json_data.hpp>
 #include <stan/model/log_prob_grad.hpp>
 #include <stan/model/model_base.hpp>
@@ -75,11 +76,27 @@ class Log : public stan::callbacks::logger {
 
 extern "C" {
 
-// The program with data, given as JSON; null where Stan refuses them.
-void *pe_load(const char *json, char *message, int room) {
+// The program with data; null where Stan refuses them. Names are a line each; of each array, in turn, whether it is
+// whole numbers, its rank and its lengths; then all real numbers and all whole ones, columns first.
+void *pe_load(const char *names, const int *shapes, const double *reals, const int *wholes, char *message, int room) {
   try {
-    std::stringstream text(json), ignored;
-    stan::json::json_data data(text);
+    std::vector<std::string> real_names, whole_names;
+    std::vector<std::vector<size_t>> real_shapes, whole_shapes;
+    size_t n_reals = 0, n_wholes = 0;
+    std::stringstream lines(names), ignored;
+    for (std::string name; std::getline(lines, name);) {
+      const bool whole = *shapes++ != 0;
+      const int rank = *shapes++;
+      std::vector<size_t> shape(shapes, shapes + rank);
+      shapes += rank;
+      size_t size = 1;
+      for (size_t length : shape) size *= length;
+      (whole ? n_wholes : n_reals) += size;
+      (whole ? whole_names : real_names).push_back(name);
+      (whole ? whole_shapes : real_shapes).push_back(shape);
+    }
+    stan::io::array_var_context data(real_names, std::vector<double>(reals, reals + n_reals), real_shapes, whole_names,
+                                     std::vector<int>(wholes, wholes + n_wholes), whole_shapes);
     return &new_model(data, 1, &ignored);
   } catch (const std::exception &error) {
     tell(error.what(), message, room);

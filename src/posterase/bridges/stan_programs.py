@@ -166,7 +166,7 @@ class PyStanPosterior(StanPosterior):
 
     def __init__(self, library: ctypes.CDLL, data: Data, calls: collections.Counter[str]):
         message = ctypes.create_string_buffer(ROOM)
-        program = library.pe_load(as_json(data), message, ROOM)
+        program = library.pe_load(*_as_numbers(data), message, ROOM)
         if not program:
             raise refused(message.value.decode(errors="replace"))
         self.library, self.calls, self.program = library, calls, ctypes.c_void_p(program)
@@ -222,6 +222,18 @@ def as_json(arrays: Mapping[str, Shaped[np.ndarray, "..."]]) -> bytes:
     return json.dumps({name: values.tolist() for name, values in arrays.items()}).encode()
 
 
+def _as_numbers(data: Data) -> tuple[bytes, Any, Any, Any]:
+    """Arrays as our library reads them: names, kinds with shapes, real and whole numbers, columns first."""
+    whole = {name: values.dtype.kind == "i" for name, values in data.items()}
+    shapes = [each for name, values in data.items() for each in (whole[name], values.ndim, *values.shape)]
+    parts: list[list[Any]] = [[np.empty(0)], [np.empty(0)]]
+    for name, values in data.items():
+        parts[whole[name]].append(values.ravel(order="F"))
+    reals, wholes = (np.concatenate(part) for part in parts)
+    return "\n".join(data).encode(), np.array(shapes, np.intc), reals, wholes.astype(np.intc)
+
+
+INTS = np.ctypeslib.ndpointer(np.intc, flags="C_CONTIGUOUS")
 DOUBLES = np.ctypeslib.ndpointer(np.float64, flags="C_CONTIGUOUS")
 
 
@@ -230,7 +242,7 @@ def _loaded(path: str) -> ctypes.CDLL:
     """The library's functions, and what they take."""
     library = ctypes.CDLL(path)
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
-    library.pe_load.argtypes, library.pe_load.restype = [text, text, number], pointer
+    library.pe_load.argtypes, library.pe_load.restype = [text, INTS, DOUBLES, INTS, text, number], pointer
     library.pe_free.argtypes, library.pe_free.restype = [pointer], None
     library.pe_names.argtypes = [pointer, number, text, number]
     library.pe_density.argtypes, library.pe_density.restype = [pointer, DOUBLES, number, number, DOUBLES], None

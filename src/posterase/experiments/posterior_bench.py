@@ -1,18 +1,23 @@
-"""`posterase bench posteriors`: removals from reference draws of real posteriors, against refits.
+"""`posterase bench posteriors`: removals from reference draws of real posteriors, through every bridge, against refits.
 
-Each posterior comes through the NumPyro bridge with its reference draws (the hierarchy, which has none, with draws of
-its own). Three kinds of rows are removed: one in ten at random; the one in twenty whose log-likelihood varies most over
-the draws, which the posterior leans on most; a group that belongs together. The target are two long NUTS refits of the
-kept rows: NumPyro's own, of the data without the rows; where rows have parameters of their own, or share arguments
-(eight schools, the Gaussian process), our NUTS on the model that they were taken out of. An error is the mean of those
-against each refit; the floor is the error of one refit against the other. Wrong is what is farther from the refits, in
-means or log standard deviations, than they are from each other and than twice what chance explains, or what a
-classifier tells apart by three standard errors more than it does the refits. Seconds are of the second run: `erase` and
-our NUTS compile nothing then, NumPyro's NUTS compiles anew each time.
+Each posterior is written in NumPyro, PyMC and Stan, and comes through the bridge of each with its reference draws (the
+hierarchy, which has none, with NumPyro's). Three kinds of rows are removed: one in ten at random; the one in twenty
+whose log-likelihood varies most over the draws, which the posterior leans on most; a group that belongs together. The
+target are two long NUTS refits of the kept rows: NumPyro's, of the data without the rows; where rows have parameters of
+their own, or share arguments (eight schools, the Gaussian process), our NUTS on the model that they were taken out of.
+An error is the mean of those against each refit; the floor is the error of one refit against the other. Wrong is what
+is farther from the refits, in means or log standard deviations, than they are from each other and than twice what
+chance explains, or what a classifier tells apart by three standard errors more than it does the refits. A refusal is
+right where what the last rung made is wrong by the same measure, or where there is no posterior: the refits' chains
+disagree, or spread twenty times as far as the draws did.
+
+Seconds of `erase` are of the second run, which compiles nothing. A refit is one by the library's own sampler, as many
+draws, on the cut data: NumPyro and PyMC compile for it, since the data have another shape; Stan's program is compiled.
 """
 
 from __future__ import annotations
 
+import collections
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,10 +34,15 @@ from posterase.assess.moments import moment_errors
 from posterase.assess.two_sample import two_sample
 from posterase.bridges.numpyro import from_numpyro
 from posterase.bridges.programs import BridgedModel
+from posterase.bridges.pymc import from_pymc
+from posterase.bridges.stan import from_stan
+from posterase.bridges.stan_data import as_arrays
 from posterase.draws import Draws
 from posterase.erase import Erasure, erase
 from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws
+from posterase.experiments.posteriors_stan import PROGRAMS
+from posterase.model import AbstractModel
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 
@@ -45,11 +55,18 @@ SURE = 3.0
 """Standard errors by which an accuracy may be above the floor's by chance."""
 
 
+SPREAD, DISAGREE = 20.0, 1.1
+"""Refits that spread so many times as far as the draws, or whose R̂ is above this: there is no posterior."""
+
+BRIDGES = ("NumPyro", "PyMC", "Stan")
+
+
 class Cell(NamedTuple):
-    """One removal from one posterior."""
+    """One removal from one posterior, through one bridge."""
 
     posterior: str
     removed: str
+    bridge: str
     verdict: str
     """The rung that was accepted, or why none was."""
     pareto_k: str = ""
@@ -61,6 +78,17 @@ class Cell(NamedTuple):
     seconds: str = ""
     outcome: str = ""
     """at the floor, refused, or wrong."""
+    speed: float | None = None
+    """How many times faster than a refit; of what was accepted."""
+
+
+class Bridged(NamedTuple):
+    """A posterior through one bridge."""
+
+    model: AbstractModel
+    draws: Draws
+    refit: Callable[[Int[np.ndarray, " kept"]], Any]
+    """By the library's own sampler, of these rows."""
 
 
 class Fit(NamedTuple):
@@ -68,38 +96,89 @@ class Fit(NamedTuple):
 
     posterior: Posterior
     data: dict[str, Any]
-    model: BridgedModel
-    draws: Draws
+    bridged: dict[str, Bridged]
     rhat: float
     """Of these draws and NumPyro's own together."""
 
+    @property
+    def model(self) -> BridgedModel:
+        """NumPyro's."""
+        model = self.bridged["NumPyro"].model
+        assert isinstance(model, BridgedModel)
+        return model
 
-def run(folder: str | os.PathLike[str], report: Callable[[str, int, int], None]) -> tuple[list[Cell], list[Fit]]:
+    @property
+    def draws(self) -> Draws:
+        """NumPyro's."""
+        return self.bridged["NumPyro"].draws
+
+
+def run(
+    folder: str | os.PathLike[str], report: Callable[[str, int, int], None], bridges: Sequence[str] = BRIDGES
+) -> tuple[list[Cell], list[Fit]]:
     """All cells, in float64: reference draws are, and a Gaussian process in float32 has no Cholesky factor."""
     for posterior in POSTERIORS:  # before any work
         arguments(posterior, folder)
     cells: list[Cell] = []
     fits = []
+    total = 3 * len(POSTERIORS) * len(bridges)
     with jax.enable_x64(True):
         for posterior in POSTERIORS:
-            report(posterior.name, len(cells), 3 * len(POSTERIORS))
-            fits.append(fit(posterior, folder))
+            report(posterior.name, len(cells), total)
+            fits.append(fit(posterior, folder, bridges))
             for told, rows in requests(fits[-1]).items():
-                report(f"{posterior.name}, {told}", len(cells), 3 * len(POSTERIORS))
-                cells.append(measure(fits[-1], told, rows))
+                report(f"{posterior.name}, {told}", len(cells), total)
+                cells += measure(fits[-1], told, rows)
     return cells, fits
 
 
-def fit(posterior: Posterior, folder: str | os.PathLike[str]) -> Fit:
-    """The posterior through the bridge, and whether its draws agree with NumPyro's own."""
+def fit(posterior: Posterior, folder: str | os.PathLike[str], bridges: Sequence[str] = BRIDGES) -> Fit:
+    """The posterior through the bridges, and whether its draws agree with NumPyro's own."""
     data = arguments(posterior, folder)
     own = sampled(posterior, data)
-    if not posterior.data:
-        model, draws = from_numpyro(own, shared=posterior.shared)
-        return Fit(posterior, data, model, draws, max(mixing(draws)[0].values()))
-    given = reference_draws(posterior, folder)
+    given = reference_draws(posterior, folder) if posterior.data else own.get_samples(group_by_chain=True)
+    makers = {"NumPyro": _numpyro, "PyMC": _pymc, "Stan": _stan}
+    bridged = {name: makers[name](posterior, data, given) for name in dict.fromkeys(("NumPyro", *bridges))}
+    draws = bridged["NumPyro"].draws
+    return Fit(posterior, data, bridged, agreement(draws, own) if posterior.data else max(mixing(draws)[0].values()))
+
+
+def _numpyro(posterior: Posterior, data: dict[str, Any], given: dict[str, Any]) -> Bridged:
     model, draws = from_numpyro(posterior.model, draws=given, shared=posterior.shared, **data)
-    return Fit(posterior, data, model, draws, agreement(draws, own))
+    return Bridged(model, draws, lambda kept: sampled(posterior, _cut(data, kept), DRAWS, 2))
+
+
+def _pymc(posterior: Posterior, data: dict[str, Any], given: dict[str, Any]) -> Bridged:
+    import pymc as pm
+
+    from posterase.experiments.posteriors_pymc import MODELS
+
+    build = MODELS[posterior.name]
+    model, draws = from_pymc(build(**data), Draws(given).to_arviz(), shared=posterior.shared)
+
+    def refit(kept: Int[np.ndarray, " kept"]) -> Any:
+        options = {"chains": CHAINS, "cores": CHAINS, "progressbar": False, "random_seed": 2, "mp_ctx": "forkserver"}
+        with build(**_cut(data, kept)):
+            return pm.sample(DRAWS, tune=WARMUP, target_accept=0.95, compute_convergence_checks=False, **options)
+
+    return Bridged(model, draws, refit)
+
+
+def _stan(posterior: Posterior, data: dict[str, Any], given: dict[str, Any]) -> Bridged:
+    written = PROGRAMS[posterior.name]
+    own = written.data(data)
+    model, draws = from_stan(written.program, own, given, subset=written.subset, rows="N")
+    first = jax.tree.map(lambda leaf: np.asarray(leaf[0, 0], float), draws.params)
+
+    def refit(kept: Int[np.ndarray, " kept"]) -> Any:
+        cut = model.host.cut(as_arrays(own), kept)
+        return model.host.program.sample(cut, 2, [first] * CHAINS, DRAWS, WARMUP)
+
+    return Bridged(model, draws, refit)
+
+
+def _cut(data: dict[str, Any], kept: Int[np.ndarray, " kept"]) -> dict[str, Any]:
+    return {name: values[kept] for name, values in data.items()}
 
 
 def sampled(posterior: Posterior, data: dict[str, Any], draws: int = 1000, seed: int = 0) -> Any:
@@ -163,78 +242,113 @@ def _row_variances(model: BridgedModel, flat: dict[str, Array]) -> Float[Array, 
     return squares / n - (total / n) ** 2
 
 
-def measure(fitted: Fit, told: str, rows: Int[np.ndarray, " removed"]) -> Cell:
-    """One removal, against two refits."""
-    model, draws = fitted.model, fitted.draws
-    name = fitted.posterior.name
-    try:
+def measure(fitted: Fit, told: str, rows: Int[np.ndarray, " removed"]) -> list[Cell]:
+    """One removal through every bridge, against two refits."""
+    name, kept = fitted.posterior.name, np.setdiff1d(np.arange(fitted.model.n_rows), rows)
+    refits: list[Draws] | None = None
+    cells = []
+    for bridge, (model, draws, own_refit) in fitted.bridged.items():
+        said, result = "", None
+        try:
+            result = erase(model, draws, rows, progress=False)
+            said = result.verdict.reason
+        except ImproperPosteriorError as error:
+            said = error.problem
+        refits = refit(fitted, rows, kept) if refits is None else refits
+        if result is None or not result.verdict.accepted:
+            outcome = "refused, rightly" if _rightly(result, refits, draws) else "**refused, though right**"
+            cells.append(Cell(name, told, bridge, f"refused: {said}", outcome=outcome))
+            continue
+        start = time.perf_counter()
         result = erase(model, draws, rows, progress=False)
-    except ImproperPosteriorError as error:
-        return Cell(name, told, f"refused: {error.problem}", outcome="refused")
-    if not result.verdict.accepted:
-        return Cell(name, told, f"refused: {result.verdict.reason}", outcome="refused")
-    start = time.perf_counter()
-    result = erase(model, draws, rows, progress=False)
-    seconds = time.perf_counter() - start
-    refits, refit_seconds = refit(fitted, rows, result)
-    return _cell(name, told, result, refits, (seconds, refit_seconds))
+        middle = time.perf_counter()
+        own_refit(kept)
+        cells.append(_cell(name, told, bridge, result, refits, (middle - start, time.perf_counter() - middle)))
+    return cells
 
 
-def refit(fitted: Fit, rows: Int[np.ndarray, " removed"], result: Erasure) -> tuple[list[Draws], float]:
-    """Two refits, and the seconds of the second: NumPyro's own of the data without the rows.
+def refit(fitted: Fit, rows: Int[np.ndarray, " removed"], kept: Int[np.ndarray, " kept"]) -> list[Draws]:
+    """Two refits: NumPyro's of the data without the rows.
 
     Where rows have parameters of their own the model of fewer rows is one of fewer parameters: there it is our NUTS on
     the model that rows were taken out of.
     """
-    model = fitted.model
-    kept = np.setdiff1d(np.arange(model.n_rows), rows)
-    own_parameters = bool(model.program.row_latents or model.held)
-    places = np.linspace(0, result.draws.n_chains * result.draws.n_draws - 1, CHAINS).astype(int)
-    initial = jax.tree.map(lambda leaf: leaf[places], result.draws.flat())
-    made = []
-    seconds = 0.0
-    for seed in (1, 2):
-        start = time.perf_counter()
-        if own_parameters:
-            made.append(nuts(seed, model.without(model.removal(rows)), initial, DRAWS, warmup=WARMUP).draws)
-        else:
-            cut = {name: values[kept] for name, values in fitted.data.items()}
-            own = sampled(fitted.posterior, cut, DRAWS, seed).get_samples(group_by_chain=True)
-            made.append(Draws({name: own[name] for name in model.program.latents}))
-        seconds = time.perf_counter() - start
-    return made, seconds
+    model, draws = fitted.model, fitted.draws
+    if model.program.row_latents or model.held:
+        places = np.linspace(0, draws.n_chains * draws.n_draws - 1, CHAINS).astype(int)
+        initial = jax.tree.map(lambda leaf: leaf[places], draws.flat())
+        without = model.without(model.removal(rows))
+        return [nuts(seed, without, initial, DRAWS, warmup=WARMUP).draws for seed in (1, 2)]
+    made = [sampled(fitted.posterior, _cut(fitted.data, kept), DRAWS, seed) for seed in (1, 2)]
+    found = [each.get_samples(group_by_chain=True) for each in made]
+    return [Draws({name: each[name] for name in model.program.latents}) for each in found]
 
 
-def _cell(name: str, told: str, result: Erasure, refits: Sequence[Draws], seconds: tuple[float, float]) -> Cell:
-    found = [moment_errors(result.draws, each) for each in refits]
+class Apart(NamedTuple):
+    """How far draws are from refits."""
+
+    mean: float
+    log_sd: float
+    accuracy: float
+    error: float
+    """Of the accuracy."""
+    chance: float
+    floor: tuple[float, float, float]
+    wrong: bool
+
+
+def apart(draws: Draws, refits: Sequence[Draws]) -> Apart:
+    """Errors of moments, and whether a classifier tells draws from refits, each beside its floor."""
+    found = [moment_errors(draws, each) for each in refits]
     floor = moment_errors(*refits)
     mean, log_sd = (float(np.mean([getattr(each, what) for each in found])) for what in ("mean", "log_sd"))
-    told_apart = [two_sample(seed, result.draws, each) for seed, each in enumerate(refits)]
+    told_apart = [two_sample(seed, draws, each) for seed, each in enumerate(refits)]
     floor_apart = two_sample(0, *refits)
     accuracy, error = (float(np.mean([getattr(e, what) for e in told_apart])) for what in ("accuracy", "error"))
     chance = float(np.mean([each.chance for each in found]))
     limits = max(floor.mean, 2 * chance), max(floor.log_sd, 2 * chance), floor_apart.accuracy + SURE * error
     wrong = any(value > limit for value, limit in zip((mean, log_sd, accuracy), limits, strict=True))
-    verdict = result.verdict
+    return Apart(mean, log_sd, accuracy, error, chance, (floor.mean, floor.log_sd, floor_apart.accuracy), wrong)
+
+
+def _rightly(result: Erasure | None, refits: Sequence[Draws], before: Draws) -> bool:
+    """Whether a refusal is right."""
+    if max(mixing(refits[0])[0].values()) > DISAGREE:
+        return True
+    for name, leaf in refits[0].params.items():
+        if np.any(leaf.std(axis=(0, 1)) > SPREAD * before.params[name].std(axis=(0, 1))):
+            return True
+    made = [rung.erased for rung in result.rungs if rung.erased is not None] if result is not None else []
+    return bool(made) and apart(made[-1].draws, refits).wrong
+
+
+def _cell(
+    name: str, told: str, bridge: str, result: Erasure, refits: Sequence[Draws], seconds: tuple[float, float]
+) -> Cell:
+    found, verdict = apart(result.draws, refits), result.verdict
     spent = sum(rung.evidence.cost.evaluations for rung in result.rungs if rung.evidence is not None)
+    floor = [f"{each:.3f}" for each in found.floor]
     return Cell(
         name,
         told,
+        bridge,
         verdict.rung,
         "–" if verdict.pareto_k is None else f"{verdict.pareto_k:.2f}",
         "not measured" if verdict.epsilon is None else f"{verdict.epsilon.value:.4f} ± {verdict.epsilon.error:.4f}",
-        f"{mean:.3f} ({floor.mean:.3f}, {chance:.3f})",
-        f"{log_sd:.3f} ({floor.log_sd:.3f})",
-        f"{accuracy:.3f} ({floor_apart.accuracy:.3f}) ± {error:.3f}",
+        f"{found.mean:.3f} ({floor[0]}, {found.chance:.3f})",
+        f"{found.log_sd:.3f} ({floor[1]})",
+        f"{found.accuracy:.3f} ({floor[2]}) ± {found.error:.3f}",
         f"{spent:,.0f}",
         f"{seconds[0]:.2f} ({seconds[1]:.2f})",
-        "**wrong**" if wrong else "at the floor",
+        "**wrong**" if found.wrong else "at the floor",
+        seconds[1] / seconds[0],
     )
 
 
 HEAD = (
     "posterior",
     "removed",
+    "bridge",
     "accepted by",
     "k̂",
     "ε",
@@ -252,18 +366,25 @@ def lines(cells: Sequence[Cell]) -> Iterator[str]:
     yield f"| {' | '.join(HEAD)} |"
     yield "|---" * len(HEAD) + "|"
     for cell in cells:
-        yield f"| {' | '.join(cell)} |"
+        yield f"| {' | '.join(cell[:-1])} |"
 
 
 def summary(cells: Sequence[Cell], fits: Sequence[Fit]) -> str:
     """What the table says."""
-    counts = {what: sum(cell.outcome == what for cell in cells) for what in ("at the floor", "refused", "**wrong**")}
+    counts = collections.Counter(cell.outcome for cell in cells)
     worst = max(fits, key=lambda each: each.rhat)
-    return (
-        f"Of {len(cells)} removals {counts['at the floor']} were accepted and are at the floor, {counts['refused']} "
-        f"were refused, {counts['**wrong**']} were accepted and are wrong. R̂ of reference and own draws together is "
-        f"{worst.rhat:.4f} at most ({worst.posterior.name})."
+    said = (
+        f"Of {len(cells)} removals {counts['at the floor']} were accepted and are at the floor, {counts['**wrong**']} "
+        f"were accepted and are wrong; {counts['refused, rightly']} were refused rightly, "
+        f"{counts['**refused, though right**']} though what was made is right. R̂ of reference and NumPyro's draws "
+        f"together is {worst.rhat:.4f} at most ({worst.posterior.name})."
     )
+    speeds = {bridge: [c.speed for c in cells if c.bridge == bridge and c.speed] for bridge in BRIDGES}
+    everything = [each for found in speeds.values() for each in found]
+    if not everything:
+        return said
+    each = ", ".join(f"{bridge} {np.median(found):.0f}" for bridge, found in speeds.items() if found)
+    return f"{said} In the median an erasure is {np.median(everything):.0f} times faster than a refit ({each})."
 
 
 def _rows(n: int) -> str:

@@ -238,7 +238,7 @@ def bench_posteriors(
         "docs/results/posteriors.md"
     ),
 ) -> None:
-    """Rows removed from reference draws of seven real posteriors, against two NUTS refits each.
+    """Rows removed from reference draws of seven real posteriors, through every bridge, against NUTS refits.
 
     Example: `posterase bench posteriors --data posteriordb`
     """
@@ -246,7 +246,8 @@ def bench_posteriors(
         raise InvalidOptionError("there is no folder of posteriordb.", "name it: --data FOLDER, or set POSTERASE_DATA.")
     folder = Path(os.environ["POSTERASE_DATA"]) / "posteriordb" if data is None else data
     make_folder(out.parent)
-    need("numpyro", "posterase bench posteriors", "numpyro")
+    for module, extra in (("numpyro", "numpyro"), ("pymc", "pymc"), ("httpstan", "stan")):
+        need(module, "posterase bench posteriors", extra)
     from posterase.experiments import posterior_bench
     from posterase.experiments.machine import machine
 
@@ -258,7 +259,7 @@ def bench_posteriors(
         )
     said = posterior_bench.summary(cells, fits)
     about = f"From `posterase bench posteriors`: {machine()}."
-    text = ["# Real posteriors, through the NumPyro bridge", "", about, "", posterior_bench.__doc__ or "", said, ""]
+    text = ["# Real posteriors, through every bridge", "", about, "", posterior_bench.__doc__ or "", said, ""]
     with written_whole(out) as beside:
         beside.write_text("\n".join([*text, *posterior_bench.lines(cells)]) + "\n")
     console.print(said)
