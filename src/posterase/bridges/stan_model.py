@@ -275,10 +275,11 @@ class StanModel(AbstractModel):
     def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> Sampled | None:
         if not self.host.program.samples:
             return None
-        arrays = {each.name: np.asarray(initial[each.name], float) for each in self.host.parameters}
-        chains = len(next(iter(arrays.values())))
-        starts = [{name: leaf[chain] for name, leaf in arrays.items()} for chain in range(chains)]
-        made = self.host.program.sample(unpacked(np.asarray(self.data)), seed, starts, draws, warmup)
+        host, posterior = self.host, self.posterior()
+        flat = host.flat({name: np.asarray(leaf, float) for name, leaf in initial.items()}, 1)
+        within = posterior.constrain(unconstrained(host, posterior, np.ascontiguousarray(flat))[0])
+        starts = [host.named(each) for each in within]
+        made = host.program.sample(unpacked(np.asarray(self.data)), seed, starts, draws, warmup)
         return Sampled(made.params, made.divergences, made.gradients)
 
     def _check_functions(self, params: PyTree) -> None:

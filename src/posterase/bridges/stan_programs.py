@@ -37,7 +37,7 @@ from posterase.files import cache_folder, make_folder
 from posterase.progress import shown
 
 Data = dict[str, Shaped[np.ndarray, "..."]]
-Table = Float[np.ndarray, "n width"]
+Table = Float[np.ndarray, "n _"]
 """One row a draw."""
 
 
@@ -271,7 +271,7 @@ def _compiled(code: str) -> Path:
         return library
     with shown("compiling the Stan program", 2), tempfile.TemporaryDirectory(dir=folder) as scratch:
         here = Path(scratch)
-        (here / "program.cpp").write_text(_translated(code), encoding="utf-8")
+        (here / "program.cpp").write_text(_translated(code, here), encoding="utf-8")
         jobs = [(here / "program.cpp", here / "program.o")]
         jobs += [] if functions.is_file() else [(source, here / "functions.o")]
         with ThreadPoolExecutor(2) as pool:
@@ -285,14 +285,18 @@ def _compiled(code: str) -> Path:
     return library
 
 
-def _translated(code: str) -> str:
+def _translated(code: str, folder: Path) -> str:
     """The program in C++, by the compiler in PyStan's wheel."""
-    import httpstan.compile
+    import httpstan
 
-    try:
-        return str(httpstan.compile.compile(code, "program")[0])
-    except ValueError as error:
-        raise StanProgramError(f"the Stan program does not compile:\n{error}", "correct it.") from error
+    source = folder / "program.stan"
+    source.write_text(code, encoding="utf-8")
+    stanc = str(Path(httpstan.__file__).with_name("stanc"))
+    command = [stanc, "--name", "program", "--filename-in-msg", "the program", "--print-cpp", str(source)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise StanProgramError(f"the Stan program does not compile:\n{ran.stderr.strip()}", "correct it.")
+    return ran.stdout
 
 
 def _run(*arguments: str) -> None:

@@ -1,0 +1,423 @@
+"""Stan fits: that densities are Stan's, that its own sampler refits, how data are cut, what is refused and why.
+
+One program is compiled for all of the fast tests (half a minute, once: it is kept in the user's cache).
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import posterase as pe
+from posterase.bridges import stan_programs
+from posterase.bridges.stan_data import as_arrays, by_length, packed, unpacked
+from posterase.errors import (
+    AmbiguousRowsError,
+    DataChangedError,
+    DataError,
+    DifferentModelError,
+    InputFileError,
+    InvalidTypeError,
+    MissingExtraError,
+    NotFactorisedError,
+    OutsideSupportError,
+    StanProgramError,
+    UnsupportedModelError,
+)
+from posterase.experiments.posteriors import POSTERIORS
+from posterase.experiments.posteriors_stan import PROGRAMS
+from tests.oracles import LinearRegression
+from tests.statistical import assert_moments, rejected
+from tests.test_compilation import compilations
+from tests.test_posteriors import FOLDER, arguments, draws_of
+
+pytest.importorskip("httpstan")
+
+REGRESSION = """
+data {
+  int<lower=0> N;
+  int<lower=1> D;
+  matrix[N, D] x;
+  vector[N] y;
+  array[N] int person;
+}
+parameters {
+  vector[D] beta;
+  simplex[3] shares;
+  real<lower=0> scale;
+  matrix<lower=0>[2, 3] table;
+}
+transformed parameters {
+  real twice = 2 * beta[1];
+  vector[N] fitted = x * beta;
+}
+model {
+  beta ~ normal(0, 2);
+  scale ~ normal(0, 1);
+  to_vector(table) ~ exponential(1);
+  y ~ normal(x * beta, 0.8);
+}
+generated quantities {
+  real noise = normal_rng(0, 1);
+}
+"""
+"""A regression with a Gaussian posterior, beside parameters of every kind of support that keep to their priors."""
+
+ORACLE = LinearRegression.make()
+EVERYONE, REMOVED = np.arange(60), np.array([3, 17, 42, 5])
+KEPT = np.setdiff1d(EVERYONE, REMOVED)
+DATA = {"N": 60, "D": 3, "x": ORACLE.X, "y": ORACLE.y, "person": np.repeat(np.arange(15), 4)}
+
+
+def exact_draws(shape=(4, 1000), seed=1):
+    rng = np.random.default_rng(seed)
+    return {
+        **ORACLE.sample(EVERYONE, shape, seed),
+        "shares": rng.dirichlet(np.ones(3), shape),
+        "scale": np.abs(rng.normal(size=shape)),
+        "table": rng.exponential(size=(*shape, 2, 3)),
+    }
+
+
+@pytest.fixture(scope="module")
+def program():
+    return stan_programs.PyStanProgram(REGRESSION)
+
+
+@pytest.fixture
+def fitted(program):
+    return pe.from_stan(REGRESSION, DATA, exact_draws(), preprocessing="none")
+
+
+def gaussian_part(draws):
+    return np.asarray(draws.params["beta"], float).reshape(-1, 3)
+
+
+# --- densities
+
+
+def test_densities_are_those_of_the_model(x64, fitted):
+    """Up to a constant those of the hand-written model and its priors, on Stan's unconstrained scale; and gradients."""
+    model, draws = fitted
+    by_hand = ORACLE.model()
+    removal = model.removal(REMOVED)
+    one, other = both = [jax.tree.map(lambda leaf: leaf[0, at], draws.params) for at in (0, 1)]  # noqa: B023
+
+    def others(params):
+        """What the rest of the program adds."""
+        return -0.5 * params["scale"] ** 2 - params["table"].sum()
+
+    ours, theirs = pe.split(model, removal), pe.split(by_hand, by_hand.removal(REMOVED))
+    for number in range(3):
+        found = [float(ours[number](model.unconstrain(p)) - theirs[number]({"beta": p["beta"]})) for p in both]
+        rest = (
+            [0.0, 0.0]
+            if number == 2
+            else [float(others(p) + model.log_det_jacobian(model.unconstrain(p))) for p in (one, other)]
+        )
+        np.testing.assert_allclose(found[0] - rest[0], found[1] - rest[1], atol=1e-9)
+    slope = jax.grad(ours.full)(model.unconstrain(one))["beta"]
+    np.testing.assert_allclose(slope, jax.grad(theirs.full)({"beta": one["beta"]})["beta"], rtol=1e-9)
+    np.testing.assert_allclose(model.log_joint(one) - model.log_joint(other), _joint(one) - _joint(other), atol=1e-9)
+
+
+def _joint(params):
+    by_hand = ORACLE.model().log_joint({"beta": params["beta"]})
+    return by_hand - 0.5 * params["scale"] ** 2 - params["table"].sum()
+
+
+def test_there_and_back(x64, fitted):
+    model, draws = fitted
+    params = jax.tree.map(lambda leaf: leaf[2, 7], draws.params)
+    theta = model.unconstrain(params)
+    assert {name: leaf.shape for name, leaf in theta.items()} == {
+        "beta": (3,),
+        "shares": (2,),
+        "scale": (1,),
+        "table": (6,),
+    }
+    for name, leaf in model.constrain(theta).items():
+        np.testing.assert_allclose(leaf, params[name], rtol=1e-10)
+    np.testing.assert_allclose(theta["table"], np.log(params["table"]).T.ravel(), rtol=1e-10)  # columns first
+
+
+def test_curvature_is_that_of_the_draws(x64, fitted):
+    """Finite differences of Stan's gradients: the closed form to six digits, one over the draws' covariance within
+    what so many draws can tell.
+    """
+    model, draws = fitted
+    theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
+    curvature = -jax.hessian(model.log_density)(theta)["beta"]["beta"]
+    np.testing.assert_allclose(curvature, ORACLE.precision(EVERYONE), rtol=1e-6, atol=1e-5)
+    sampled = np.linalg.inv(np.cov(gaussian_part(draws).T))
+    np.testing.assert_allclose(curvature, sampled, atol=0.1 * np.abs(np.diag(curvature)).max())
+
+
+def test_simplexes_that_went_through_float32(fitted):
+    """Without 64-bit numbers a simplex sums to one within 1e-7 only, which Stan refuses: it is put back on it."""
+    model, draws = fitted
+    assert draws.params["shares"].dtype == np.float32
+    theta = jax.vmap(model.unconstrain)(draws.flat())
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in theta.values())
+
+
+# --- erasing
+
+
+def test_an_exact_posterior_through_the_bridge(fitted):
+    model, draws = fitted
+    moments = ORACLE.mean(KEPT), ORACLE.variance(KEPT)
+    for rungs in ([pe.Reweight()], [pe.Transport()]):
+        result = pe.erase(model, draws, rows=REMOVED, rungs=rungs)
+        assert_moments(gaussian_part(result.draws), *moments, np.asarray(result.draws.weights).ravel())
+    with rejected():  # nothing deleted
+        assert_moments(gaussian_part(draws), *moments)
+    assert result.verdict.rung == "Transport"
+
+
+def test_the_last_rung_is_a_refit_by_stan(fitted):
+    """From transported draws, where none of the others may pass; no draw of it is one of ours."""
+    model, draws = fitted
+    policy = pe.Policy(refit=True, epsilon=0.0, ess=3000.0)
+    result = pe.erase(model, draws, rows=np.arange(20), policy=policy)
+    assert [rung.name for rung in result.rungs] == ["Reweight", "Transport", "Refit"]  # no Rejuvenate
+    kept = np.arange(20, 60)
+    assert model.calls["sample"] == 4 * (1000 + 500)
+    refitted = result.rungs[-1].erased.draws
+    assert_moments(gaussian_part(refitted), ORACLE.mean(kept), ORACLE.variance(kept), efficiency=0.5)
+    with rejected():
+        assert_moments(gaussian_part(refitted), ORACLE.mean(EVERYONE), ORACLE.variance(EVERYONE), efficiency=0.5)
+
+
+def test_what_comes_out(fitted):
+    """Transformed parameters are computed anew; what has an axis of rows or is random is left out, and that is told."""
+    given = exact_draws((4, 500))
+    given |= {"twice": 2 * given["beta"][..., 0], "noise": given["scale"], "fitted": given["beta"] @ ORACLE.X.T}
+    model, draws = pe.from_stan(REGRESSION, DATA, given)
+    result = pe.erase(model, draws, rows="person == 3", rungs=[pe.Transport(resample=True)], policy=pe.Policy(ess=50.0))
+    out = result.draws.to_arviz()["posterior"]
+    np.testing.assert_allclose(out["twice"], 2 * out["beta"][..., 0], rtol=1e-5)
+    assert set(out.data_vars) == {"beta", "shares", "scale", "table", "twice"}
+    assert any("left out of the posterior: noise, fitted" in note for note in result.verdict.notes)
+    assert result.n_removed == 4
+
+
+def test_nothing_of_the_removed_rows_is_left_and_nothing_compiles_again(fitted):
+    model, draws = fitted
+    erase = lambda own, rows: pe.erase(own, draws, rows, rungs=[pe.Transport()])  # noqa: E731
+    first = erase(model, [0, 1, 2])
+    kept = unpacked(np.asarray(first.model.data))
+    assert not np.isin(ORACLE.y[:3], kept["y"]).any()
+    assert not any(ORACLE.y[at].tobytes() in np.asarray(first.model.data).tobytes() for at in range(3))
+    assert kept["N"] == 57
+    assert compilations(lambda: erase(model, [7, 8, 9, 30])) == 0
+    again = first.erase([5, 6], rungs=[pe.Reweight()])
+    np.testing.assert_array_equal(np.flatnonzero(~np.asarray(again.model.present)), [0, 1, 2, 5, 6])
+    np.testing.assert_array_equal(unpacked(np.asarray(again.model.data))["y"], np.delete(ORACLE.y, [0, 1, 2, 5, 6]))
+
+
+def test_calls_are_counted_and_few(fitted):
+    model, draws = fitted
+    n = draws.n_chains * draws.n_draws
+    before = dict(model.calls)
+    result = pe.erase(model, draws, rows=REMOVED)
+    assert result.verdict.rung == "Reweight"
+    spent = {name: count - before.get(name, 0) for name, count in model.calls.items()}
+    assert spent["log_density"] < 2.1 * n  # with all rows, and with the kept ones
+    assert spent["gradient"] < 0.05 * n
+
+
+def test_subset_of_ones_own(program):
+    """Whole persons: the places that it is given are those among the rows that are there."""
+    asked = []
+
+    def subset(data, rows):
+        asked.append(np.array(rows))
+        assert len(data["y"]) == data["N"]
+        return {**data, "N": len(rows), **{name: data[name][rows] for name in ("x", "y", "person")}}
+
+    model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, rows="N")
+    default, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)))
+    removal = model.removal([0, 9])
+    theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
+    np.testing.assert_allclose(
+        model.removed_density(theta, removal), default.removed_density(theta, removal), rtol=1e-5
+    )
+    next_one = model.without(removal)
+    asked.clear()
+    next_one.without(next_one.removal([2]))
+    np.testing.assert_array_equal(asked[-1], [0, *range(2, 58)])  # row 2 is the second of those left
+    by_number, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, rows=60)
+    assert by_number.n_rows == 60
+
+
+# --- data
+
+
+def test_data_as_bytes():
+    data = as_arrays({"N": 3, "y": [1.5, np.pi, -0.0], "i": np.array([[1, 2], [3, 4]]), "none": np.zeros((0, 2))})
+    whole = packed(data, 1000)
+    assert whole.size == 1000
+    for name, values in unpacked(whole).items():
+        np.testing.assert_array_equal(values, data[name])
+        assert values.dtype == data[name].dtype
+        assert values.shape == data[name].shape
+
+
+@pytest.mark.parametrize("bad", ["words", [[1, 2], [3]], [None, 1.0]])
+def test_data_that_are_no_numbers(bad):
+    with pytest.raises(DataError, match="'y'"):
+        as_arrays({"N": 2, "y": bad})
+
+
+@pytest.mark.parametrize(
+    ("data", "rows", "said"),
+    [
+        ({"N": 4, "K": 3, "y": np.zeros(4), "u": np.zeros(3)}, None, r"several .* N \(y\); K \(u\)"),
+        ({"N": 5, "y": np.zeros(4)}, None, "no number in the data counts the rows"),
+        ({"N": 4, "y": np.zeros(4), "far": np.zeros((4, 4))}, None, "far has an axis as long as N"),
+        ({"N": 4, "J": 4, "y": np.zeros(4)}, "N", "N and J are both 4"),
+        ({"N": 4, "y": np.zeros(4)}, "M", "rows is 'M'"),
+        ({"N": 4, "M": 7, "y": np.zeros(4)}, "M", "no array in the data is that long"),
+    ],
+)
+def test_data_that_the_default_subset_cannot_cut(data, rows, said):
+    with pytest.raises(AmbiguousRowsError, match=said) as error:
+        by_length(as_arrays(data), rows)
+    assert "rows=" in error.value.advice or "subset=" in error.value.advice or "name a whole" in error.value.advice
+
+
+def test_the_default_subset():
+    data = as_arrays({"N": 4, "K": 2, "y": np.arange(4.0), "x": np.arange(8.0).reshape(4, 2), "u": np.zeros(2)})
+    cut = by_length(data, "N")(data, np.array([0, 3]))
+    assert cut["N"] == 2
+    np.testing.assert_array_equal(cut["x"], [[0, 1], [6, 7]])
+    assert cut["u"].shape == (2,)
+
+
+# --- bad input
+
+
+def test_draws_of_another_program(program):
+    given = exact_draws((2, 50))
+    with pytest.raises(DifferentModelError, match="scale"):
+        pe.from_stan(REGRESSION, DATA, {name: leaf for name, leaf in given.items() if name != "scale"})
+    with pytest.raises(DifferentModelError, match="beta"):
+        pe.from_stan(REGRESSION, DATA, {**given, "beta": given["beta"][..., :2]})
+    with pytest.raises(OutsideSupportError, match="100 of 100 draws"):
+        pe.from_stan(REGRESSION, DATA, {**given, "shares": given["shares"] * 2})
+    with pytest.raises(InvalidTypeError, match="draws of scale"):
+        pe.from_stan(REGRESSION, DATA, {**given, "scale": np.ones(100)})
+
+
+def test_data_of_another_fit(program):
+    """Log densities that Stan noted with the draws tell."""
+    rng = np.random.default_rng(0)
+    start = {name: leaf[0, 0] for name, leaf in exact_draws((1, 1)).items()}
+    chains = program.sample(as_arrays(DATA), 3, [start] * 2, 100, 100)
+    tree = pe.Draws(chains.params).to_arviz()
+    tree["sample_stats"] = pe.Draws({"lp": chains.log_density}).to_arviz()["posterior"].to_dataset()
+    _, draws = pe.from_stan(REGRESSION, DATA, tree)
+    assert not any("could not be checked" in remark for remark in draws.container.remarks)
+    with pytest.raises(DataChangedError, match="log densities"):
+        pe.from_stan(REGRESSION, {**DATA, "y": rng.permutation(DATA["y"])}, tree)
+
+
+def test_subsets_that_are_none(program):
+    given = exact_draws((2, 50))
+    with pytest.raises(UnsupportedModelError, match="every row"):
+        pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: {**data, "y": data["y"] + 1}, rows=60)
+    forgot = lambda data, rows: {**data, "N": len(rows), "y": data["y"][rows]}  # noqa: E731
+    with pytest.raises(UnsupportedModelError, match=r"one row less .* name=x"):
+        pe.from_stan(REGRESSION, DATA, given, subset=forgot, rows="N")
+    columns = lambda data, rows: {**data, "D": len(rows), "x": data["x"][:, rows]}  # noqa: E731
+    with pytest.raises(NotFactorisedError, match="beta has an axis of rows"):
+        pe.from_stan(REGRESSION, DATA, given, subset=columns, rows="D")
+    with pytest.raises(AmbiguousRowsError, match="how many rows"):
+        pe.from_stan(REGRESSION, {**DATA, "M": 60}, given, subset=lambda data, rows: data)
+
+
+def test_programs_and_data_that_stan_refuses(tmp_path, monkeypatch, program):
+    given = exact_draws((2, 50))
+    with pytest.raises(StanProgramError, match="does not compile"):
+        pe.from_stan("parameters { real x }\n", {}, given)
+    with pytest.raises(AmbiguousRowsError):
+        pe.from_stan(REGRESSION, {"D": 3}, given)
+    with pytest.raises(StanProgramError, match=r"Stan refuses.*person"):
+        pe.from_stan(REGRESSION, {name: each for name, each in DATA.items() if name != "person"}, given)
+    with pytest.raises(InputFileError, match="no file"):
+        pe.from_stan(tmp_path / "model.stan", DATA, given)
+    with pytest.raises(InvalidTypeError, match="program is a int"):
+        pe.from_stan(3, DATA, given)
+    with pytest.raises(InvalidTypeError, match="data is a NoneType"):
+        pe.from_stan(REGRESSION, None, given)
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(StanProgramError, match="no C\\+\\+ compiler"):
+        pe.from_stan(f"{REGRESSION}\n// another\n", DATA, given)
+    (tmp_path / "model.stan").write_text(REGRESSION)
+    model, _ = pe.from_stan(tmp_path / "model.stan", DATA, given)
+    assert model.n_rows == 60
+
+
+def test_without_pystan(monkeypatch):
+    monkeypatch.setitem(sys.modules, "httpstan", None)
+    with pytest.raises(MissingExtraError, match="posterase\\[stan\\]"):
+        pe.from_stan(REGRESSION, DATA, exact_draws((2, 50)))
+    monkeypatch.setitem(sys.modules, "bridgestan", None)
+    library = FOLDER / "program.so"
+    monkeypatch.setattr(type(library), "is_file", lambda self: True)
+    with pytest.raises(MissingExtraError, match="posterase\\[bridgestan\\]"):
+        pe.from_stan(library, DATA, exact_draws((2, 50)))
+
+
+# --- the real posteriors
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("posterior", POSTERIORS, ids=lambda each: each.name)
+def test_real_posteriors_are_the_same_in_every_library(x64, posterior):
+    """Unconstrained scales agree, log densities up to a constant, gradients to 1e-6, and what removed rows add."""
+    pytest.importorskip("pymc")
+    from posterase.experiments.posteriors_pymc import MODELS
+
+    data, given, written = arguments(posterior, FOLDER), draws_of(posterior), PROGRAMS[posterior.name]
+    arrays = {name: np.asarray(leaf, float) for name, leaf in given.items()}
+    fits = [
+        pe.from_numpyro(posterior.model, draws=given, shared=posterior.shared, **data),
+        pe.from_pymc(MODELS[posterior.name](**data), pe.Draws(arrays).to_arviz(), shared=posterior.shared),
+        pe.from_stan(written.program, written.data(data), arrays, subset=written.subset, rows="N"),
+    ]
+    found = []
+    for model, draws in fits:
+        thetas = [model.unconstrain(jax.tree.map(lambda leaf: leaf[1, at], draws.params)) for at in (3, 20, 40)]  # noqa: B023
+        removal = model.removal(posterior.group(data))
+        names = sorted(thetas[0])
+        vector = lambda tree: np.concatenate([np.ravel(tree[name]) for name in names])  # noqa: B023, E731
+        densities = np.array([float(model.log_density(theta)) for theta in thetas])
+        removed = np.array([float(model.removed_density(theta, removal)) for theta in thetas])
+        slopes = [vector(jax.grad(model.log_density)(theta)) for theta in thetas]
+        found.append((np.array([vector(theta) for theta in thetas]), densities, removed, np.array(slopes)))
+    for theta, densities, removed, slopes in found[1:]:
+        np.testing.assert_allclose(theta, found[0][0], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(densities - densities[0], found[0][1] - found[0][1][0], atol=1e-7)
+        np.testing.assert_allclose(removed - removed[0], found[0][2] - found[0][2][0], atol=1e-7)
+        np.testing.assert_allclose(slopes, found[0][3], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_what_pystan_itself_samples():
+    """`stan.build` and `sample`, as people use them: the fit and the model go in as they are."""
+    stan = pytest.importorskip("stan")
+    data = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in DATA.items()}
+    built = stan.build(REGRESSION, data=data, random_seed=1)
+    fit = built.sample(num_chains=4, num_samples=500)
+    model, draws = pe.from_stan(built, None, fit, preprocessing="none")
+    assert_moments(gaussian_part(draws), ORACLE.mean(EVERYONE), ORACLE.variance(EVERYONE), efficiency=0.3)
+    np.testing.assert_allclose(np.asarray(draws.params["table"]).mean(axis=(0, 1)), 1, atol=0.2)
+    result = pe.erase(model, draws, rows=REMOVED, policy=pe.Policy(ess=200.0))
+    weights = np.asarray(result.draws.weights).ravel()
+    assert_moments(gaussian_part(result.draws), ORACLE.mean(KEPT), ORACLE.variance(KEPT), weights, efficiency=0.3)
+    assert not any("could not be checked" in note for note in result.verdict.notes)
