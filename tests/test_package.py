@@ -76,6 +76,16 @@ def test_the_page_on_bridges_with_pymc():
     assert names["result"].draws.to_arviz()["observed_data"]["response"].shape == (116,)
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_page_on_bridges_with_stan():
+    pytest.importorskip("stan")
+    names = {}
+    exec(code_of("bridges.md")[2], names)
+    assert names["result"].n_removed == 4
+    assert names["result"].verdict.accepted
+
+
 def test_the_page_on_bridges(tmp_path, monkeypatch, capsys):
     """Its code runs as it stands: the last block on what the first one made, as a file."""
     monkeypatch.chdir(tmp_path)

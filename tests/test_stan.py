@@ -3,7 +3,9 @@
 One program is compiled for all of the fast tests (half a minute, once: it is kept in the user's cache).
 """
 
+import shutil
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,7 @@ from tests.test_compilation import compilations
 from tests.test_posteriors import FOLDER, arguments, draws_of
 
 pytest.importorskip("httpstan")
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
 
 REGRESSION = """
 data {
@@ -370,6 +373,43 @@ def test_without_pystan(monkeypatch):
     monkeypatch.setattr(type(library), "is_file", lambda self: True)
     with pytest.raises(MissingExtraError, match="posterase\\[bridgestan\\]"):
         pe.from_stan(library, DATA, exact_draws((2, 50)))
+
+
+# --- BridgeStan
+
+
+@pytest.mark.slow
+def test_a_library_by_bridgestan(x64, fitted, tmp_path):
+    """BridgeStan's package on a program behind its C interface: what comes of it is what our own library gives."""
+    bridgestan = pytest.importorskip("bridgestan")
+    source, library = Path(__file__).with_name("bridgestan_library.cpp"), tmp_path / "program.so"
+    version = zip(("MAJOR", "MINOR", "PATCH"), bridgestan.__version__.split("."), strict=True)
+    (tmp_path / "program.cpp").write_text(stan_programs._translated(REGRESSION, tmp_path))
+    lib = Path(sys.modules["httpstan"].__file__).parent / "lib"
+    sources = ("-shared", str(tmp_path / "program.cpp"), str(source), "-o", str(library), f"-L{lib}")
+    defined = [f"-D{name}={number}" for name, number in version]
+    stan_programs._run(*defined, *sources, f"-Wl,-rpath,{lib}", *stan_programs.LIBRARIES)
+    given = exact_draws()
+    model, draws = pe.from_stan(library, DATA, given, preprocessing="none")
+    ours, _ = fitted
+    removal = model.removal(REMOVED)
+    theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
+    for function in ("log_density", "log_det_jacobian"):
+        np.testing.assert_allclose(getattr(model, function)(theta), getattr(ours, function)(theta), rtol=1e-12)
+    np.testing.assert_allclose(model.removed_density(theta, removal), ours.removed_density(theta, removal), rtol=1e-9)
+    for name, leaf in jax.grad(model.log_density)(theta).items():
+        np.testing.assert_allclose(leaf, jax.grad(ours.log_density)(theta)[name], rtol=1e-9)
+    moments = ORACLE.mean(KEPT), ORACLE.variance(KEPT)
+    result = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Transport()])
+    assert_moments(gaussian_part(result.draws), *moments, np.asarray(result.draws.weights).ravel())
+    few = pe.Draws({name: leaf[:, :100] for name, leaf in given.items()})
+    text = stan_programs.as_json(as_arrays(DATA)).decode()
+    _, short = pe.from_stan(bridgestan.StanModel(str(library), text, warn=False), DATA, few)
+    assert model.sampled(1, short.flat(), 10, 10) is None  # BridgeStan has no sampler: a refit is by our own NUTS
+    refitted = pe.Refit()(0, model, short, removal)
+    assert_moments(gaussian_part(refitted.draws), *moments, efficiency=0.5)
+    with pytest.raises(StanProgramError, match="Stan refuses"):
+        pe.from_stan(library, {**DATA, "y": DATA["y"][:5]}, given, rows="N", subset=lambda data, rows: data)
 
 
 # --- the real posteriors

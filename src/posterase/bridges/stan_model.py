@@ -136,7 +136,7 @@ class Host:
         found, at, lead = {}, 0, flat.ndim - 1
         for name, shape in own.items():
             size = int(np.prod(shape, dtype=int))
-            part = flat[..., at : at + size].reshape(*flat.shape[:-1], *shape[::-1])
+            part = flat[..., at : at + size].reshape((*flat.shape[:-1], *shape[::-1]))
             found[name] = xp.moveaxis(part, range(lead, part.ndim), range(part.ndim - 1, lead - 1, -1))
             at += size
         return found

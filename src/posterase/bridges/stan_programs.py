@@ -336,7 +336,8 @@ class BridgeStanProgram(StanProgram):
         import bridgestan
 
         try:
-            model = bridgestan.StanModel(str(self.library), as_json(data).decode(), capture_stan_prints=False)
+            text = as_json(data).decode()
+            model = bridgestan.StanModel(str(self.library), text, capture_stan_prints=False, warn=False)
         except RuntimeError as error:
             raise refused(str(error)) from error
         return BridgeStanPosterior(model, self.calls)
@@ -350,8 +351,10 @@ class BridgeStanPosterior(StanPosterior):
 
     def elements(self, kind: str) -> list[str]:
         if kind == "unconstrained":
-            return list(self.model.param_unc_names())
-        return list(self.model.param_names(include_tp=kind != "parameters", include_gq=kind == "everything"))
+            names = self.model.param_unc_names()
+        else:
+            names = self.model.param_names(include_tp=kind != "parameters", include_gq=kind == "everything")
+        return [name for name in names if name]
 
     def log_density(self, thetas: Table, jacobian: bool = True) -> Float[np.ndarray, " n"]:
         def one(theta: Any) -> float:
