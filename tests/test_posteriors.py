@@ -111,15 +111,30 @@ def test_the_bench_without_its_data(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 def test_a_cell_of_the_bench(x64, monkeypatch):
-    """At the floor; and a twin that deletes nothing is called wrong."""
+    """At the floor through every bridge; and a twin that deletes nothing is called wrong."""
     monkeypatch.setattr(posterior_bench, "DRAWS", 1000)
     fitted = posterior_bench.fit(POSTERIORS[0], FOLDER)
     rows = fitted.posterior.group(fitted.data)
-    cell = posterior_bench.measure(fitted, "a group", rows)
-    assert cell.outcome == "at the floor", cell
-    result = pe.erase(fitted.model, fitted.draws, rows)
-    refits, _ = posterior_bench.refit(fitted, rows, result)
-    monkeypatch.setattr(type(result), "draws", property(lambda self: fitted.draws))
-    assert posterior_bench._cell("", "", result, refits, (0.0, 0.0)).outcome == "**wrong**"
+    cells = posterior_bench.measure(fitted, "a group", rows)
+    assert [(cell.bridge, cell.outcome) for cell in cells] == [
+        (name, "at the floor") for name in posterior_bench.BRIDGES
+    ]
+    kept = np.setdiff1d(np.arange(fitted.model.n_rows), rows)
+    refits = posterior_bench.refit(fitted, rows, kept)
+    assert posterior_bench.apart(fitted.draws, refits).wrong
     assert jnp.isfinite(fitted.rhat)
+    said = posterior_bench.summary(cells, [fitted])
+    assert "3 were accepted and are at the floor, 0 were accepted and are wrong" in said
+    assert "times faster than a refit (NumPyro" in said
+
+
+@pytest.mark.slow
+def test_refusals_are_judged(x64, monkeypatch):
+    """Without those over 64 nothing is known of their coefficient: the refits say so too."""
+    monkeypatch.setattr(posterior_bench, "DRAWS", 500)
+    fitted = posterior_bench.fit(POSTERIORS[1], FOLDER, ["NumPyro"])
+    (cell,) = posterior_bench.measure(fitted, "everybody over 64", fitted.posterior.group(fitted.data))
+    assert cell.outcome == "refused, rightly"
+    assert not posterior_bench._rightly(None, [fitted.draws, fitted.draws], fitted.draws)

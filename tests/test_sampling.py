@@ -16,6 +16,7 @@ import posterase as pe
 from posterase import errors
 from posterase.precision import numbers_as_arrays
 from posterase.sampling import batches
+from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
 from posterase.sampling.sample import sample, start
@@ -363,3 +364,12 @@ def test_models_that_do_not_factorise_need_all_rows():
     sampler = SGLD(Polynomial(1e-3))
     run = sample(masked, sampler, start(0, masked, sampler, np.zeros(1)), 5)
     assert eqx.tree_equal(run.state.step, jnp.array([5], jnp.int32))
+
+
+def test_elements_that_never_change_do_not_hide_how_others_mix():
+    """As in a Cholesky factor: zeros above, and ones."""
+    factor = np.zeros((4, 200, 2, 2)) + np.eye(2)
+    factor[..., 1, 0] = np.random.default_rng(0).normal(size=(4, 200))
+    rhat, ess = mixing(pe.Draws({"L": factor}))
+    assert 0.9 < rhat["L"] < 1.1
+    assert ess["L"] > 100

@@ -11,15 +11,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import posterase as pe
 from posterase.bridges import stan_programs
+from posterase.bridges.arviz import axes_of, groupings
 from posterase.bridges.stan_data import as_arrays, by_length, packed, unpacked
 from posterase.errors import (
     AmbiguousRowsError,
     DataChangedError,
     DataError,
     DifferentModelError,
+    DrawsShapeError,
     InputFileError,
     InvalidTypeError,
     MissingExtraError,
@@ -30,6 +33,7 @@ from posterase.errors import (
 )
 from posterase.experiments.posteriors import POSTERIORS
 from posterase.experiments.posteriors_stan import PROGRAMS
+from posterase.rows import Block, RowTable
 from tests.oracles import LinearRegression
 from tests.statistical import assert_moments, rejected
 from tests.test_compilation import compilations
@@ -256,6 +260,50 @@ def test_subset_of_ones_own(program):
     assert by_number.n_rows == 60
 
 
+def test_a_subset_that_edits_what_it_is_given(program):
+    """It is given copies."""
+
+    def subset(data, rows):
+        for name in ("x", "y", "person"):
+            data[name] = data[name][rows]
+        data["N"] = len(rows)
+        return data
+
+    model, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 50)), subset=subset, rows="N")
+    assert unpacked(np.asarray(model.data))["N"] == 60
+    assert unpacked(np.asarray(model.without(model.removal([3])).data))["N"] == 59
+
+
+def test_draws_in_every_form(program):
+    """By name, as a Dataset in another order of axes, a tree with data beside it; data that differ are refused."""
+    given = exact_draws((4, 50))
+    tree = pe.Draws(given).to_arviz()
+    turned = tree["posterior"].to_dataset().transpose("draw", "chain", ...)
+    for form in (given, pe.Draws(given), tree, turned):
+        _, draws = pe.from_stan(REGRESSION, DATA, form)
+        np.testing.assert_allclose(draws.params["beta"], given["beta"], rtol=1e-6)
+    tree["observed_data"] = xr.Dataset({"y": ("row", DATA["y"])})
+    pe.from_stan(REGRESSION, DATA, tree)
+    tree["observed_data"] = xr.Dataset({"y": ("row", DATA["y"][::-1])})
+    with pytest.raises(DataChangedError, match="data y"):
+        pe.from_stan(REGRESSION, DATA, tree)
+    with pytest.raises(InvalidTypeError, match="draws is None"):
+        pe.from_stan(REGRESSION, DATA, None)
+    with pytest.raises(DrawsShapeError, match="different leading axes"):
+        pe.from_stan(REGRESSION, DATA, {**given, "scale": given["scale"][:, :20]})
+
+
+def test_groups_are_counted_from_one():
+    """Stan's own numbers: a school none of whose rows is left is cut out, and not its neighbour."""
+    table = RowTable((Block("row", 6, (), {"school": np.array([1, 1, 2, 3, 3, 4])}),))
+    groups = {"posterior": xr.Dataset({"effect": (("chain", "draw", "school"), np.zeros((1, 4, 4)))})}
+    axes = axes_of({"row": 0}, [("row", 6)], groups, frozenset({"school"}))
+    from_one, from_zero = (groupings(table, axes, groups, first) for first in (1, 0))
+    without_the_second = np.array([True, True, False, True, True, True])
+    np.testing.assert_array_equal(from_one["school"].left(without_the_second), [True, False, True, True])
+    assert not from_zero
+
+
 # --- data
 
 
@@ -269,7 +317,14 @@ def test_data_as_bytes():
         assert values.shape == data[name].shape
 
 
-@pytest.mark.parametrize("bad", ["words", [[1, 2], [3]], [None, 1.0]])
+def test_whole_numbers_that_stan_has_not_as_such():
+    """Beyond 32 bits they go in as real ones, which Stan takes where it wants those."""
+    found = as_arrays({"n": [1, 2], "large": np.array([5_000_000_000]), "huge": np.array([2**63 + 5], np.uint64)})
+    assert [values.dtype.kind for values in found.values()] == ["i", "f", "f"]
+    assert found["huge"][0] == 2.0**63
+
+
+@pytest.mark.parametrize("bad", ["words", [[1, 2], [3]], [None, 1.0], np.ma.masked_array([1.0, 2.0], [False, True])])
 def test_data_that_are_no_numbers(bad):
     with pytest.raises(DataError, match="'y'"):
         as_arrays({"N": 2, "y": bad})
@@ -332,12 +387,23 @@ def test_subsets_that_are_none(program):
     given = exact_draws((2, 50))
     with pytest.raises(UnsupportedModelError, match="every row"):
         pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: {**data, "y": data["y"] + 1}, rows=60)
+    with pytest.raises(UnsupportedModelError, match="leaves the data as they are"):
+        pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: data, rows="N")
+    names = ("x", "y", "person")
+    first = lambda data, rows: {**data, "N": len(rows), **{name: data[name][: len(rows)] for name in names}}  # noqa: E731
+    with pytest.raises(UnsupportedModelError, match="not to the rows that it is given"):
+        pe.from_stan(REGRESSION, DATA, given, subset=first, rows="N")
     forgot = lambda data, rows: {**data, "N": len(rows), "y": data["y"][rows]}  # noqa: E731
     with pytest.raises(UnsupportedModelError, match=r"one row less .* name=x"):
         pe.from_stan(REGRESSION, DATA, given, subset=forgot, rows="N")
     columns = lambda data, rows: {**data, "D": len(rows), "x": data["x"][:, rows]}  # noqa: E731
     with pytest.raises(NotFactorisedError, match="beta has an axis of rows"):
         pe.from_stan(REGRESSION, DATA, given, subset=columns, rows="D")
+    for rows in (True, 0, "M"):
+        with pytest.raises(AmbiguousRowsError, match="rows is"):
+            pe.from_stan(REGRESSION, DATA, given, subset=first, rows=rows)
+    with pytest.raises(AmbiguousRowsError, match="rows is 60"):
+        pe.from_stan(REGRESSION, DATA, given, rows=60)
     with pytest.raises(AmbiguousRowsError, match="how many rows"):
         pe.from_stan(REGRESSION, {**DATA, "M": 60}, given, subset=lambda data, rows: data)
 
@@ -345,7 +411,7 @@ def test_subsets_that_are_none(program):
 def test_programs_and_data_that_stan_refuses(tmp_path, monkeypatch, program):
     given = exact_draws((2, 50))
     with pytest.raises(StanProgramError, match="does not compile"):
-        pe.from_stan("parameters { real x }\n", {}, given)
+        pe.from_stan("parameters { real x }\n", DATA, given)
     with pytest.raises(AmbiguousRowsError):
         pe.from_stan(REGRESSION, {"D": 3}, given)
     with pytest.raises(StanProgramError, match=r"Stan refuses.*person"):
@@ -359,6 +425,7 @@ def test_programs_and_data_that_stan_refuses(tmp_path, monkeypatch, program):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(StanProgramError, match="no C\\+\\+ compiler"):
         pe.from_stan(f"{REGRESSION}\n// another\n", DATA, given)
+    monkeypatch.delenv("CXX")
     (tmp_path / "model.stan").write_text(REGRESSION)
     model, _ = pe.from_stan(tmp_path / "model.stan", DATA, given)
     assert model.n_rows == 60
@@ -373,6 +440,39 @@ def test_without_pystan(monkeypatch):
     monkeypatch.setattr(type(library), "is_file", lambda self: True)
     with pytest.raises(MissingExtraError, match="posterase\\[bridgestan\\]"):
         pe.from_stan(library, DATA, exact_draws((2, 50)))
+
+
+# --- programs that are refused
+
+BOUNDED = """
+data { int<lower=1> N; vector<lower=0>[N] time; }
+parameters { real mu; real<lower=0> sigma; real<lower=0, upper=min(time)> shift; unit_vector[2] way; }
+model { time - shift ~ lognormal(mu, sigma); mu ~ normal(0, 1); sigma ~ normal(0, 1); }
+"""
+
+
+@pytest.mark.slow
+def test_scales_that_depend_on_the_data():
+    """Bounds by the removed row: its unconstrained scale is another one without it. And unit vectors, whose length on
+    Stan's scale no draw tells.
+    """
+    rng = np.random.default_rng(0)
+    data = {"N": 50, "time": 0.3 + rng.lognormal(-1, 0.5, 50)}
+    angle, shape = rng.uniform(0, 6, (2, 100)), (2, 100)
+    given = {
+        "mu": rng.normal(size=shape),
+        "sigma": rng.random(shape) + 0.5,
+        "shift": rng.random(shape) * 0.2,
+        "way": np.stack([np.cos(angle), np.sin(angle)], axis=-1),
+    }
+    with pytest.raises(UnsupportedModelError, match="way, as of a unit_vector"):
+        pe.from_stan(BOUNDED, data, given)
+    program = BOUNDED.replace(" unit_vector[2] way;", "")
+    model, draws = pe.from_stan(program, data, {name: leaf for name, leaf in given.items() if name != "way"})
+    fastest = int(np.argmin(data["time"]))
+    with pytest.raises(NotFactorisedError, match="shift has another scale"):
+        model.check_additivity(draws, model.removal([fastest]))
+    model.check_additivity(draws, model.removal([(fastest + 1) % 50]))  # bounds stay where they were
 
 
 # --- BridgeStan
@@ -406,7 +506,7 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     text = stan_programs.as_json(as_arrays(DATA)).decode()
     _, short = pe.from_stan(bridgestan.StanModel(str(library), text, warn=False), DATA, few)
     assert model.sampled(1, short.flat(), 10, 10) is None  # BridgeStan has no sampler: a refit is by our own NUTS
-    refitted = pe.Refit()(0, model, short, removal)
+    refitted = pe.Refit(warmup=200)(0, model, short, removal)
     assert_moments(gaussian_part(refitted.draws), *moments, efficiency=0.5)
     with pytest.raises(StanProgramError, match="Stan refuses"):
         pe.from_stan(library, {**DATA, "y": DATA["y"][:5]}, given, rows="N", subset=lambda data, rows: data)
@@ -453,8 +553,9 @@ def test_what_pystan_itself_samples():
     stan = pytest.importorskip("stan")
     data = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in DATA.items()}
     built = stan.build(REGRESSION, data=data, random_seed=1)
-    fit = built.sample(num_chains=4, num_samples=500)
+    fit = built.sample(num_chains=4, num_samples=500, num_warmup=600, save_warmup=True)
     model, draws = pe.from_stan(built, None, fit, preprocessing="none")
+    assert draws.n_draws == 500
     assert_moments(gaussian_part(draws), ORACLE.mean(EVERYONE), ORACLE.variance(EVERYONE), efficiency=0.3)
     np.testing.assert_allclose(np.asarray(draws.params["table"]).mean(axis=(0, 1)), 1, atol=0.2)
     result = pe.erase(model, draws, rows=REMOVED, policy=pe.Policy(ess=200.0))

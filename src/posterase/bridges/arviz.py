@@ -191,8 +191,11 @@ def labelled(blocks: Sequence[Block], axes: Axes, groups: Mapping[str, xr.Datase
     return RowTable(tuple(dataclasses.replace(b, columns=found) for b, found in zip(blocks, columns, strict=True)))
 
 
-def groupings(table: RowTable, axes: Axes, groups: Mapping[str, xr.Dataset]) -> dict[str, Grouping]:
-    """Axes of groups that a column of the rows names: by labels of the axis, or by name and number (`county_idx`)."""
+def groupings(table: RowTable, axes: Axes, groups: Mapping[str, xr.Dataset], first: int = 0) -> dict[str, Grouping]:
+    """Axes of groups that a column of the rows names: by labels of the axis, or by name and number (`county_idx`).
+
+    `first` is the number of the first group: 1, where the program counts from one.
+    """
     found: dict[str, Grouping] = {}
     for group_name in ("posterior", *DATA_GROUPS):
         group = groups.get(group_name, xr.Dataset())
@@ -201,13 +204,15 @@ def groupings(table: RowTable, axes: Axes, groups: Mapping[str, xr.Dataset]) -> 
             for number, block in enumerate(table.blocks):
                 for name, values in block.columns.items():
                     last = name.split(".")[-1]
-                    member = _member(values, labels, named=dim in last or last in dim)  # county, county_idx
+                    member = _member(values, labels, dim in last or last in dim, first)  # county, county_idx
                     if member is not None:
                         found.setdefault(dim, Grouping.of(number, member, len(labels)))
     return found
 
 
-def _member(values: Shaped[np.ndarray, " rows"], labels: pd.Index, named: bool) -> Int[np.ndarray, " rows"] | None:
+def _member(
+    values: Shaped[np.ndarray, " rows"], labels: pd.Index, named: bool, first: int
+) -> Int[np.ndarray, " rows"] | None:
     """The number of every row's group, where a column holds labels of the axis, or has its name and numbers it."""
     if values.dtype.kind in "OU" and labels.is_unique and len(labels) > 1:
         member = labels.get_indexer(pd.Index(values))
@@ -215,7 +220,9 @@ def _member(values: Shaped[np.ndarray, " rows"], labels: pd.Index, named: bool) 
     whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and bool((values == np.round(values)).all()))
     if not named or not whole or not len(values):
         return None
-    if labels.dtype.kind in "iu" and labels.is_unique:
+    if first and labels.equals(pd.RangeIndex(len(labels))):
+        values = values - first  # labels that nobody gave
+    elif labels.dtype.kind in "iu" and labels.is_unique:
         member = labels.get_indexer(pd.Index(values.astype(np.int64)))
         if (member >= 0).all():
             return member.astype(np.int64)
@@ -233,11 +240,12 @@ def make_container(
     model: Any = None,
     computed: Computed | None = None,
     remarks: tuple[str, ...] = (),
+    first_group: int = 0,
 ) -> Container:
     """What draws of these parameters came in."""
     posterior = groups["posterior"]
     own = {str(dim) for name in names for dim in posterior[name].dims} - set(axes.rows) - {*SAMPLE_DIMS}
-    of_groups = groupings(table, axes, groups)
+    of_groups = groupings(table, axes, groups, first_group)
     if axes.guessed:
         remarks += (f"taken for rows by their length: the axes {', '.join(axes.guessed)}",)
     whole = sorted(dim for dim in own - set(of_groups) if _is_labelled(dim, groups))

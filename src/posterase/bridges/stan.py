@@ -8,9 +8,10 @@ The program is evaluated by Stan: compiled with what PyStan brings, or in a libr
 
 from __future__ import annotations
 
+import operator
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,25 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, opened, sampled
-from posterase.bridges.assembly import UNCHECKED
+from posterase.bridges.arviz import DATA_GROUPS, axes_of, check_sampled, labelled, make_container, opened, sampled
+from posterase.bridges.assembly import changed, same
 from posterase.bridges.programs import check_parameters
-from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, by_length, packed
+from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length, packed
 from posterase.bridges.stan_model import Host, Parameter, StanModel, check_same_parameters, unconstrained
-from posterase.bridges.stan_programs import BridgeStanProgram, Data, PyStanProgram, StanPosterior, StanProgram
+from posterase.bridges.stan_programs import (
+    BridgeStanProgram,
+    Data,
+    PyStanProgram,
+    StanPosterior,
+    StanProgram,
+    is_odd,
+)
 from posterase.container import SAMPLE_DIMS
 from posterase.draws import Draws
 from posterase.errors import (
     AmbiguousRowsError,
     DataChangedError,
+    DrawsShapeError,
     InputFileError,
     InvalidTypeError,
     OutsideSupportError,
@@ -41,8 +50,13 @@ from posterase.rows import Block, columns_of
 ROWS = "row"
 """What the axis of rows is called."""
 
-NOTED = 1e-5
-"""Log densities are noted to about so many digits."""
+NOTED, ROUNDING = 1e-5, 0.1
+"""Log densities are noted to about so many digits; rounded parameters may move them by that share of their spread."""
+
+ELSEWHERE = 0.3
+"""Unconstrained parameters are moved by this to see whether Stan finds them again."""
+
+UNNOTED = "whether the data are those of the fit could not be checked: the draws came without data and log densities"
 
 LIBRARIES = (".so", ".dylib", ".dll")
 
@@ -86,39 +100,45 @@ def from_stan(
     draws
         The draws, in the container that they go out in again.
     """
-    compiled, given = _program(program, data)
-    arrays = as_arrays(given)
-    size, default = _size(arrays, rows, subset is not None)
-    posterior = compiled.with_data(arrays)
-    groups = _groups(draws)
+    compile_, given = _program(program, data)
+    arrays, groups = as_arrays(given), _groups(draws)
     check_sampled(groups)
+    _check_arrays(arrays, groups)
+    size, default = _size(arrays, rows, subset is not None)
+    compiled = compile_()
+    posterior = compiled.with_data(arrays)
     parameters, transformed = _kinds(posterior, groups["posterior"])
-    host = Host(compiled, default if subset is None else subset, parameters)
+    cut: Subset = subset if subset is not None else default  # type: ignore[assignment] # one of them is there
+    host = Host(compiled, cut, parameters)
     thetas = _unconstrained(host, posterior, groups["posterior"])
     remarks = _check_noted(posterior, groups, thetas)
-    fewer = _check_subset(host, arrays, posterior, size)
-    host.transformed = tuple(name for name in transformed if posterior.shapes[name] == fewer.shapes[name])
+    fewer, told = _check_subset(host, arrays, posterior, size)
+    alike = [name for name in transformed if posterior.shapes[name] == fewer.shapes.get(name)]
     spread = thetas.std(axis=0)
     model = StanModel(
         data=jnp.asarray(packed(arrays)),
         present=jnp.ones(size, bool),
         transforms={},
         scales=jnp.asarray(np.where(spread > 0, spread, 1)),
-        host=host,
+        host=Host(compiled, cut, parameters, alike),
     )
-    return model, _inside(model, arrays, groups, size, preprocessing, remarks)
+    return model, _inside(model, arrays, groups, size, preprocessing, remarks + told)
 
 
 # --- what was given
 
 
-def _program(program: Any, data: Mapping[str, Any] | None) -> tuple[StanProgram, Mapping[str, Any]]:
-    """The compiled program, and its data."""
+def _program(program: Any, data: Any) -> tuple[Callable[[], StanProgram], Mapping[str, Any]]:
+    """How to compile the program, and its data."""
     built = type(program).__module__.split(".")[0], type(program).__name__
+    if built == ("stan", "Model") and data is None:
+        data = program.data
+    if not isinstance(data, Mapping):
+        raise InvalidTypeError(f"data is a {type(data).__name__}.", "pass the data of the fit, a dict by name.")
     if built == ("stan", "Model"):
-        return PyStanProgram(program.program_code), _known(program.data if data is None else data)
+        return lambda: PyStanProgram(program.program_code), data
     if built == ("bridgestan", "StanModel"):
-        return BridgeStanProgram(Path(program.lib_path)), _known(data)
+        return lambda: BridgeStanProgram(Path(program.lib_path)), data
     if not isinstance(program, (str, os.PathLike)):
         raise InvalidTypeError(
             f"program is a {type(program).__name__}.", "pass its text, a .stan file, or what stan.build returned."
@@ -129,15 +149,9 @@ def _program(program: Any, data: Mapping[str, Any] | None) -> tuple[StanProgram,
         if not path.is_file():
             raise InputFileError(f"there is no file {text!r}.", "pass a .stan file, or the program's text.")
         if path.suffix in LIBRARIES:
-            return BridgeStanProgram(path), _known(data)
+            return lambda: BridgeStanProgram(path), data
         text = path.read_text(encoding="utf-8")
-    return PyStanProgram(text), _known(data)
-
-
-def _known(data: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    if not isinstance(data, Mapping):
-        raise InvalidTypeError(f"data is a {type(data).__name__}.", "pass the data of the fit, a dict by name.")
-    return data
+    return lambda: PyStanProgram(text), data
 
 
 def _groups(draws: Any) -> dict[str, xr.Dataset]:
@@ -145,20 +159,29 @@ def _groups(draws: Any) -> dict[str, xr.Dataset]:
     if isinstance(draws, Draws):
         return opened(draws.to_arviz())
     if type(draws).__module__.split(".")[0] == "stan" and type(draws).__name__ == "Fit":
-        names = [*draws.param_names, "lp__"]
-        arrays = {name: _by_chain(draws, name) for name in names}
+        arrays = {name: _by_chain(draws, name) for name in (*draws.param_names, "lp__")}
         noted = {"lp": arrays.pop("lp__")}
         return {"posterior": _dataset(arrays), "sample_stats": _dataset(noted)}
-    if isinstance(draws, Mapping) and not isinstance(draws, xr.DataTree):
+    if isinstance(draws, xr.Dataset):
+        return opened(xr.DataTree.from_dict({"posterior": draws}))
+    if isinstance(draws, Mapping) and not isinstance(draws, xr.DataTree) and not hasattr(draws, "posterior"):
         return {"posterior": _dataset({str(name): np.asarray(values) for name, values in draws.items()})}
+    if draws is None:
+        raise InvalidTypeError(
+            "draws is None.", "pass what sample returned, arrays (chain, draw, …) by name, or a file."
+        )
     return opened(draws)
 
 
 def _by_chain(fit: Any, name: str) -> Float[np.ndarray, "chain draw ..."]:
-    """PyStan's draws of a parameter: it lays chains beside each other, draw by draw, along the last axis."""
+    """PyStan's draws of a parameter: it lays chains beside each other, draw by draw, along the last axis.
+
+    Where warm-up was saved it comes first, and is left out.
+    """
     values = np.asarray(fit[name])
     dims = [] if name not in fit.param_names else list(fit.dims[fit.param_names.index(name)])
-    return np.moveaxis(values.reshape(*dims, -1, fit.num_chains), (-1, -2), (0, 1))
+    warmup = -(-fit.num_warmup // fit.num_thin) if fit.save_warmup else 0
+    return np.moveaxis(values.reshape(*dims, -1, fit.num_chains), (-1, -2), (0, 1))[:, warmup:]
 
 
 def _dataset(arrays: Mapping[str, Any]) -> xr.Dataset:
@@ -167,6 +190,12 @@ def _dataset(arrays: Mapping[str, Any]) -> xr.Dataset:
             raise InvalidTypeError(
                 f"draws of {name} have the shape {values.shape}.", "pass arrays (chain, draw, …) for every parameter."
             )
+    lead = {values.shape[:2] for values in arrays.values()}
+    if len(lead) > 1:
+        raise DrawsShapeError(
+            f"draws have different leading axes: {', '.join(map(str, sorted(lead)))}.",
+            "pass arrays (chain, draw, …), as many of each parameter.",
+        )
     return xr.Dataset({n: ((*SAMPLE_DIMS, *(f"{n}_dim_{i}" for i in range(v.ndim - 2))), v) for n, v in arrays.items()})
 
 
@@ -183,6 +212,12 @@ def _kinds(posterior: StanPosterior, drawn: xr.Dataset) -> tuple[list[Parameter]
     if any(given.get(name) != shapes[name] for name in names):
         known = {name: shape for name, shape in given.items() if name not in shapes or name in names}
         check_parameters(known, {name: shapes[name] for name in names})
+    odd = sorted({each.split(".")[0].split(":")[0] for each in posterior.elements("transformed") if is_odd(each)})
+    if odd:
+        raise UnsupportedModelError(
+            f"complex numbers or tuples among the parameters: {', '.join(odd)}.",
+            "declare its parts; among transformed parameters, compute it in the model block instead.",
+        )
     free = Counter(each.split(".")[0] for each in posterior.elements("unconstrained"))
     parameters = [Parameter(name, shapes[name], free[name]) for name in names]
     return parameters, [name for name in transformed[len(names) :] if given.get(name) == shapes[name]]
@@ -199,67 +234,104 @@ def _unconstrained(host: Host, posterior: StanPosterior, drawn: xr.Dataset) -> F
             f"{bad} of {len(thetas)} draws are not of the program's parameters{': ' + said if said else ''}.",
             "pass the program and the draws of one fit; draws of constrained parameters on their own scale.",
         )
+    elsewhere = thetas[:1] + ELSEWHERE
+    back, _ = posterior.unconstrain(np.ascontiguousarray(posterior.constrain(elsewhere)))
+    lost = np.repeat([each.name for each in host.parameters], [each.free for each in host.parameters])
+    unit = sorted(set(lost[~np.isclose(back[0], elsewhere[0], rtol=1e-4, atol=1e-4)]))
+    if unit:
+        raise UnsupportedModelError(
+            f"Stan's unconstrained scale cannot be had from draws of {', '.join(unit)}, as of a unit_vector's.",
+            "declare angles, and compute the vector from them.",
+        )
     return thetas
 
 
 # --- checks, and the draws' container
 
 
-def _size(arrays: Data, rows: str | int | None, own: bool) -> tuple[int, Any]:
+def _size(arrays: Data, rows: Any, own: bool) -> tuple[int, ByLength | None]:
     """How many rows there are, and the default subset, where there is none of the user's own."""
-    if isinstance(rows, int) and own:
-        return rows, None
-    if own and rows is None:
-        counted = {n for n, v in arrays.items() if v.shape == () and v.dtype.kind == "i" and _longest(arrays, int(v))}
-        if len(counted) != 1:
+    if not own:
+        if rows is not None and not isinstance(rows, str):
             raise AmbiguousRowsError(
-                "how many rows there are cannot be told from the data.",
-                "say so: rows=919, or the name of the number in the data that counts them.",
+                f"rows is {rows!r}.", "name the number in the data that counts them: rows='N'; or pass a subset."
             )
-        return int(arrays[counted.pop()]), None
-    if own:
-        return int(arrays[_counting(arrays, rows)]), None
-    default = by_length(arrays, rows if rows is None else str(rows))
-    return int(arrays[default.counted_by]), default
+        default = by_length(arrays, rows)
+        return int(arrays[default.counted_by]), default
+    if isinstance(rows, str) or rows is None:
+        numbers = {name for name, values in arrays.items() if values.shape == () and values.dtype.kind == "i"}
+        lengths = {len(values) for values in arrays.values() if values.ndim}
+        counting = [name for name in numbers if name == rows or (rows is None and int(arrays[name]) in lengths)]
+        if len(counting) != 1:
+            raise AmbiguousRowsError(
+                f"rows is {rows!r}." if rows else "how many rows there are cannot be told from the data.",
+                "say how many: rows=919, or the name of the number in the data that counts them.",
+            )
+        return int(arrays[counting[0]]), None
+    if isinstance(rows, bool) or not hasattr(rows, "__index__") or operator.index(rows) < 1:
+        raise AmbiguousRowsError(f"rows is {rows!r}.", "say how many there are: rows=919.")
+    return operator.index(rows), None
 
 
-def _longest(arrays: Data, size: int) -> bool:
-    return any(values.ndim and len(values) == size for values in arrays.values())
+def _check_subset(
+    host: Host, arrays: Data, posterior: StanPosterior, size: int
+) -> tuple[StanPosterior, tuple[str, ...]]:
+    """All rows are the data; with one row less there are other data of the same parameters.
 
-
-def _counting(arrays: Data, rows: Any) -> str:
-    if rows not in arrays or arrays[rows].shape != () or arrays[rows].dtype.kind != "i":
-        raise AmbiguousRowsError(f"rows is {rows!r}.", "name a whole number in the data, or give their number.")
-    return str(rows)
-
-
-def _check_subset(host: Host, arrays: Data, posterior: StanPosterior, size: int) -> StanPosterior:
-    """All rows are the data; with one row less there are the same parameters. That posterior comes back."""
+    That posterior comes back, and which arrays of rows were left as they are.
+    """
+    if not callable(host.subset):
+        raise InvalidTypeError("subset is no function.", f"{OWN_SUBSET}.")
     every = host.cut(arrays, np.arange(size))
-    if set(every) != set(arrays) or not all(np.array_equal(every[name], values) for name, values in arrays.items()):
+    if set(every) != set(arrays) or not all(_same(every[name], values) for name, values in arrays.items()):
         raise UnsupportedModelError(
             "subset(data, every row) is not the data.", "let it return all of the data, cut to the rows given."
         )
-    if size == 1:
-        return posterior
-    try:
-        fewer = host.program.with_data(host.cut(arrays, np.arange(size - 1)))
-    except StanProgramError as error:
-        raise UnsupportedModelError(
-            f"with one row less the program does not take the data. {error.problem}", f"{OWN_SUBSET}."
-        ) from error
-    check_same_parameters(posterior, fewer, [each.name for each in host.parameters])
-    return fewer
+    fewer, whole = posterior, set(arrays)
+    for rows in (np.arange(1, size), np.arange(size - 1)) if size > 1 else ():
+        cut = host.cut(arrays, rows)
+        for name, values in arrays.items():
+            now = cut.get(name, values[:0] if values.ndim else values)
+            if values.ndim and len(values) == size and len(now) == len(rows) and not _same(now, values[rows]):
+                raise UnsupportedModelError(
+                    f"subset cuts {name}, but not to the rows that it is given.",
+                    "index every array of rows with the places given: data['y'][rows].",
+                )
+        whole &= {name for name, values in arrays.items() if name in cut and _same(cut[name], values)}
+        try:
+            fewer = host.program.with_data(cut)
+        except StanProgramError as error:
+            raise UnsupportedModelError(
+                f"with one row less the program does not take the data. {error.problem}", f"{OWN_SUBSET}."
+            ) from error
+        check_same_parameters(posterior, fewer, [each.name for each in host.parameters])
+    if size > 1 and whole == set(arrays):
+        raise UnsupportedModelError("subset leaves the data as they are, whichever rows go.", f"{OWN_SUBSET}.")
+    held = [name for name in arrays if name in whole and arrays[name].ndim and len(arrays[name]) == size]
+    return fewer, (f"left whole by subset, the removed rows' entries too: {', '.join(held)}",) if held else ()
+
+
+def _same(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f" and other.dtype.kind == "f")
+
+
+def _check_arrays(arrays: Data, groups: Mapping[str, xr.Dataset]) -> None:
+    """Data that came with the draws are those of the fit."""
+    for group in DATA_GROUPS:
+        for name, values in groups.get(group, xr.Dataset()).data_vars.items():
+            if str(name) in arrays and not same(values.values, arrays[str(name)]):
+                raise changed(f"data {name}", values.values, arrays[str(name)])
 
 
 def _check_noted(posterior: StanPosterior, groups: Mapping[str, xr.Dataset], thetas: Any) -> tuple[str, ...]:
     """Log densities that Stan noted are the program's with these data, up to a constant."""
     noted = groups.get("sample_stats", xr.Dataset()).get("lp")
     if noted is None or noted.ndim != 2:
-        return (UNCHECKED,)
+        return () if any(group in groups for group in DATA_GROUPS) else (UNNOTED,)
     flat = noted.transpose(*SAMPLE_DIMS).values.ravel()
     apart = posterior.log_density(thetas) - flat
-    if not np.ptp(apart) <= NOTED * (1 + np.abs(flat).max()):
+    rounded = np.ptp(apart) <= NOTED * (1 + np.abs(flat).max()) or apart.std() <= ROUNDING * flat.std()
+    if not rounded:
         raise DataChangedError(
             f"the log densities noted with the draws are not those of this program with these data: they differ by "
             f"{apart.min():.6g} to {apart.max():.6g}, more than a constant.",
@@ -280,7 +352,9 @@ def _inside(
     names = [each.name for each in model.host.parameters]
     drawn = groups["posterior"].transpose(*SAMPLE_DIMS, ...)
     groups = {**groups, "posterior": drawn[[*names, *model.host.transformed]]}
-    left_out = [str(name) for name in drawn.data_vars if name not in groups["posterior"]]
+    left_out = [
+        str(name) for name, values in drawn.data_vars.items() if name not in groups["posterior"] and values.size
+    ]
     if left_out:
         anew = "run the program's generated quantities on the kept data"
         remarks += (f"left out of the posterior: {', '.join(left_out)}; {anew}",)
@@ -300,5 +374,6 @@ def _inside(
         model=model,
         computed=lambda kept, params: kept.computed(params),
         remarks=remarks,
+        first_group=1,
     )
     return Draws.from_arviz(sampled(groups), var_names=names).inside(container)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Int, Shaped, UInt8
 
 from posterase.bridges.stan_programs import Data
 from posterase.errors import AmbiguousRowsError, DataError
@@ -29,14 +29,25 @@ def as_arrays(data: Mapping[str, Any]) -> Data:
     """Stan's data as arrays: whole numbers stay whole, all others are float64."""
     found = {}
     for name, values in data.items():
+        if np.ma.isMaskedArray(values):
+            raise DataError(
+                f"the data {name!r} have masked entries.", "give Stan the rows that are there, and their number."
+            )
         try:
             array = np.asarray(values)
         except ValueError as error:
             raise DataError(f"the data {name!r} are no array: {error}.", "pass numbers, or arrays of them.") from error
         if array.dtype.kind not in "biuf":
             raise DataError(f"the data {name!r} are {array.dtype}.", "pass numbers, or arrays of them.")
-        found[str(name)] = array.astype(float if array.dtype.kind == "f" else int)
+        whole = array.dtype.kind != "f" and (array.size == 0 or _is_int(array))
+        found[str(name)] = array.astype(int if whole else float)
     return found
+
+
+def _is_int(array: Shaped[np.ndarray, "..."]) -> bool:
+    """Whether whole numbers are as small as Stan's; others it can read as real ones."""
+    limits = np.iinfo(np.intc)
+    return int(array.min()) >= limits.min and int(array.max()) <= limits.max
 
 
 def packed(data: Data, least: int = 0) -> UInt8[np.ndarray, " bytes"]:
@@ -77,6 +88,8 @@ class ByLength(NamedTuple):
 def by_length(data: Data, rows: str | None) -> ByLength:
     """The default subset for these data; refused by name where it could be another one, or would not be enough."""
     counts = {name: int(values) for name, values in data.items() if values.shape == () and values.dtype.kind == "i"}
+    if rows is not None and rows in data and data[rows].shape == () and rows not in counts:
+        raise AmbiguousRowsError(f"{rows} is {data[rows]!r}, no whole number.", "pass it as an int.")
     if rows is not None and rows not in counts:
         known = ", ".join(counts) or "none"
         raise AmbiguousRowsError(f"rows is {rows!r}.", f"name a whole number in the data that counts rows: {known}.")

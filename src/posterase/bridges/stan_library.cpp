@@ -1,8 +1,7 @@
 // A Stan program as a library that Python can call: many draws in one call, data read once, from any thread.
 //
 // It is compiled with the C++ that Stan's compiler makes of a program (which defines new_model) and against the headers
-// that PyStan's wheel carries. Arrays are rows of doubles, one draw each. Functions that can fail return how many draws
-// did, or a message in a buffer.
+// that PyStan's wheel carries. Arrays are rows of doubles, one draw each.
 
 #include <stan/callbacks/interrupt.hpp>
 #include <stan/callbacks/logger.hpp>
@@ -14,6 +13,7 @@
 #include <stan/services/sample/hmc_nuts_diag_e_adapt.hpp>
 #include <stan/services/util/create_rng.hpp>
 
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -38,11 +38,11 @@ void tell(const std::string &what, char *message, int room) {
   }
 }
 
-// Rows of numbers as a sampler writes them, after the names of their columns.
+// Rows of numbers as a sampler writes them.
 class Rows : public stan::callbacks::writer {
  public:
   Rows(double *values, int most) : values_(values), most_(most) {}
-  void operator()(const std::vector<std::string> &names) override { names_ = names; }
+  void operator()(const std::vector<std::string> &) override {}
   void operator()(const std::vector<double> &row) override {
     if (written_ < most_) std::copy(row.begin(), row.end(), values_ + written_++ * row.size());
   }
@@ -53,7 +53,16 @@ class Rows : public stan::callbacks::writer {
  private:
   double *values_;
   int most_, written_ = 0;
-  std::vector<std::string> names_;
+};
+
+// Whether chains that run are to stop; asked between two transitions.
+std::atomic<bool> stopped{false};
+
+class Interrupt : public stan::callbacks::interrupt {
+ public:
+  void operator()() override {
+    if (stopped) throw std::runtime_error("stopped");
+  }
 };
 
 // The last thing that went wrong.
@@ -106,7 +115,7 @@ void *pe_load(const char *names, const int *shapes, const double *reals, const i
 
 void pe_free(void *program) { delete static_cast<Model *>(program); }
 
-// Names of elements, a line each. 0: unconstrained; 1: parameters; 2: transformed ones too; 3: generated quantities too.
+// Names of elements, a line each. 0: unconstrained; 1: parameters; 2: with transformed ones; 3: with generated quantities.
 int pe_names(void *program, int kind, char *text, int room) {
   auto &model = *static_cast<Model *>(program);
   std::vector<std::string> names;
@@ -156,14 +165,13 @@ void pe_gradient(void *program, const double *thetas, int n, double *slopes) {
   }
 }
 
-// Parameters on their own scale, and transformed ones after them where asked for; returns how many draws failed.
-int pe_constrain(void *program, const double *thetas, int n, int transformed, int width, double *values) {
+// Parameters on their own scale, and transformed ones after them where asked for; not a number where Stan refuses.
+void pe_constrain(void *program, const double *thetas, int n, int transformed, int width, double *values) {
   prepare();
   auto &model = *static_cast<Model *>(program);
   const int d = static_cast<int>(model.num_params_r());
   auto random = stan::services::util::create_rng(1, 1);
   std::stringstream ignored;
-  int failed = 0;
   for (int i = 0; i < n; ++i) {
     double *row = values + static_cast<size_t>(i) * width;
     try {
@@ -172,19 +180,16 @@ int pe_constrain(void *program, const double *thetas, int n, int transformed, in
       std::copy(found.data(), found.data() + width, row);
     } catch (const std::exception &) {
       std::fill(row, row + width, std::numeric_limits<double>::quiet_NaN());
-      ++failed;
     }
   }
-  return failed;
 }
 
-// Unconstrained parameters; returns how many draws failed, with the last message.
-int pe_unconstrain(void *program, const double *params, int n, int width, double *thetas, char *message, int room) {
+// Unconstrained parameters; not a number where Stan refuses, and the last message.
+void pe_unconstrain(void *program, const double *params, int n, int width, double *thetas, char *message, int room) {
   prepare();
   auto &model = *static_cast<Model *>(program);
   const int d = static_cast<int>(model.num_params_r());
   std::stringstream ignored;
-  int failed = 0;
   for (int i = 0; i < n; ++i) {
     double *theta = thetas + static_cast<size_t>(i) * d;
     try {
@@ -194,14 +199,14 @@ int pe_unconstrain(void *program, const double *params, int n, int width, double
     } catch (const std::exception &error) {
       std::fill(theta, theta + d, std::numeric_limits<double>::quiet_NaN());
       tell(error.what(), message, room);
-      ++failed;
     }
   }
-  return failed;
 }
 
-// One chain of NUTS with a diagonal metric, adapted. `width` numbers a draw: seven of the sampler (its log density,
-// acceptance, step size, tree depth, leapfrog steps, divergence, energy), then everything that the program computes.
+void pe_stop(int stop) { stopped = stop != 0; }
+
+// One chain of NUTS with a diagonal metric, adapted: warm-up and draws, a row each. Seven numbers are the sampler's (its
+// log density, acceptance, step size, tree depth, leapfrog steps, divergence, energy), then what the program computes.
 int pe_sample(void *program, const char *initial, unsigned int seed, unsigned int chain, int warmup, int draws,
               double delta, int max_depth, double *values, char *message, int room) {
   prepare();
@@ -210,13 +215,13 @@ int pe_sample(void *program, const char *initial, unsigned int seed, unsigned in
   try {
     std::stringstream text(initial);
     stan::json::json_data start(text);
-    stan::callbacks::interrupt interrupt;
+    Interrupt interrupt;
     stan::callbacks::writer nothing;
-    Rows rows(values, draws);
+    Rows rows(values, warmup + draws);
     int failed = stan::services::sample::hmc_nuts_diag_e_adapt(
-        model, start, seed, chain, 2.0, warmup, draws, 1, false, 0, 1.0, 0.0, max_depth, delta, 0.05, 0.75, 10.0, 75,
+        model, start, seed, chain, 2.0, warmup, draws, 1, true, 0, 1.0, 0.0, max_depth, delta, 0.05, 0.75, 10.0, 75,
         50, 25, interrupt, log, nothing, rows, nothing);
-    if (failed == 0 && rows.written() == draws) return 0;
+    if (failed == 0 && rows.written() == warmup + draws) return 0;
     tell(log.last(), message, room);
   } catch (const std::exception &error) {
     tell(error.what(), message, room);

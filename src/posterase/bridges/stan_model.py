@@ -21,9 +21,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
 from posterase.bridges.programs import check_parameters
-from posterase.bridges.stan_data import Subset, as_arrays, packed, unpacked
+from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table
-from posterase.errors import NotFactorisedError
+from posterase.errors import NotFactorisedError, UnsupportedModelError
 from posterase.model import AbstractModel, Removal, Sampled, with_rows
 from posterase.precision import widest_float
 from posterase.transforms import Transform
@@ -52,10 +52,13 @@ class Parameter(NamedTuple):
 class Host:
     """The program on the host, with how its data are cut: what of a model does not change from request to request."""
 
-    def __init__(self, program: StanProgram, subset: Subset, parameters: Sequence[Parameter]):
+    def __init__(
+        self, program: StanProgram, subset: Subset, parameters: Sequence[Parameter], transformed: Sequence[str] = ()
+    ):
         self.program, self.subset, self.parameters = program, subset, tuple(parameters)
-        self.transformed: tuple[str, ...] = ()
+        self.transformed = tuple(transformed)
         """Transformed parameters that there are draws of, and that do not depend on how many rows there are."""
+        self._last: tuple[tuple[bytes, bytes], StanPosterior] | None = None
 
     @property
     def dimension(self) -> int:
@@ -69,7 +72,10 @@ class Host:
 
     def cut(self, data: Data, rows: Any) -> Data:
         """Data with some of their rows, by place."""
-        return as_arrays(self.subset(data, np.asarray(rows)))
+        views = {name: values.view() for name, values in data.items()}
+        for values in views.values():
+            values.flags.writeable = False
+        return as_arrays(self.subset(views, np.asarray(rows)))
 
     def call(self, kind: str, size: tuple[int, ...], model: StanModel, mask: Array, *vectors: Array) -> Array:
         """Ask Stan from inside compiled code; `mask` says which rows count.
@@ -105,11 +111,15 @@ class Host:
     def posterior(
         self, data: UInt8[np.ndarray, " bytes"], present: Bool[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"]
     ) -> StanPosterior:
-        """The program with the data of the rows in a mask."""
+        """The program with the data of the rows in a mask. The last one is kept: chains ask for it at every step."""
+        asked, last = (data.tobytes(), mask.tobytes()), self._last
+        if last is not None and last[0] == asked:
+            return last[1]
         own = unpacked(data)
         if not mask[present].all():
             own = self.cut(own, np.flatnonzero(mask[present]))
-        return self.program.with_data(own)
+        self._last = asked, self.program.with_data(own)
+        return self._last[1]
 
     # --- between trees and vectors
 
@@ -180,9 +190,9 @@ def _mended(values: Float[np.ndarray, "n ..."]) -> Float[np.ndarray, "n ..."]:
     if values.ndim < 2:
         return values
     total, length = values.sum(axis=-1, keepdims=True), np.linalg.norm(values, axis=-1, keepdims=True)
-    if np.abs(total - 1).max() < ROUNDED:
-        return values / total
-    return values / length if np.abs(length - 1).max() < ROUNDED else values
+    for size in (total, length):
+        values = np.where(np.abs(size - 1) < ROUNDED, values / np.where(size == 0, 1, size), values)
+    return values
 
 
 def _product(posterior: StanPosterior, at: Table, along: Table, scales: Table) -> Table:
@@ -204,7 +214,7 @@ class StanModel(AbstractModel):
     """Of the present rows, packed."""
     present: Bool[Array, " rows"]
     transforms: dict[str, Transform]
-    """None: Stan's own are used."""
+    """Empty: Stan's own are used."""
     scales: Float[Array, " d"]
     """Standard deviations of the unconstrained draws, for finite differences."""
     host: Host = eqx.field(static=True)
@@ -265,7 +275,7 @@ class StanModel(AbstractModel):
         return self.host.program.with_data(unpacked(np.asarray(self.data)))
 
     def elements(self, rows: int) -> int:
-        return self.data.size + len(self.present)
+        return self.host.dimension  # data are on the host, once for all draws
 
     def _without(self, left: Bool[Array, " rows"]) -> StanModel:
         present, kept = np.asarray(self.present), np.asarray(left)
@@ -287,11 +297,23 @@ class StanModel(AbstractModel):
         check_parameters({name: leaf.shape for name, leaf in params.items()}, wanted)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
-        """The kept data are data of the same parameters, with fewer rows."""
-        kept = self.without(removal).posterior()
-        check_same_parameters(self.posterior(), kept, [each.name for each in self.host.parameters])
+        """The kept data are other data of the same parameters: as many of them, and with the same bounds."""
+        without = self.without(removal)
+        if np.array_equal(np.asarray(without.data), np.asarray(self.data)):
+            raise UnsupportedModelError("subset leaves the data as they are, though rows are to go.", f"{OWN_SUBSET}.")
+        full, kept = self.posterior(), without.posterior()
+        check_same_parameters(full, kept, [each.name for each in self.host.parameters])
         flat = self.host.flat({name: np.asarray(leaf, float) for name, leaf in params.items()})
-        if not np.isfinite(kept.log_density(unconstrained(self.host, kept, flat[None])[0])).all():
+        theta, _ = unconstrained(self.host, full, flat[None])
+        before, after = (self.host.named(each.constrain(theta)) for each in (full, kept))
+        moved = [name for name, leaf in before.items() if not np.allclose(leaf, after[name], rtol=1e-9, atol=0)]
+        if moved:
+            raise NotFactorisedError(
+                f"without the removed rows {', '.join(moved)} {'has' if len(moved) == 1 else 'have'} another scale: "
+                "bounds, offset or multiplier are computed from the data.",
+                "declare it with bounds of its own, and let the likelihood say what is impossible; or refit in Stan.",
+            )
+        if not np.isfinite(kept.log_density(theta)).all():
             raise NotFactorisedError(
                 "the kept rows have no density at a draw that all rows have one at.",
                 "check subset: it is called with the places of the rows that stay.",
@@ -300,7 +322,7 @@ class StanModel(AbstractModel):
 
 def check_same_parameters(full: StanPosterior, kept: StanPosterior, names: Sequence[str]) -> None:
     """A removal leaves the parameters as they are."""
-    other = [name for name in names if full.shapes[name] != kept.shapes[name]]
+    other = [name for name in names if full.shapes[name] != kept.shapes.get(name)]
     if other:
         raise NotFactorisedError(
             f"without some rows there are fewer parameters: {', '.join(other)} has an axis of rows.",

@@ -48,7 +48,7 @@ class Chains(NamedTuple):
     log_density: Float[np.ndarray, "chain draw"]
     divergences: int
     gradients: int
-    """Of the draws that were kept."""
+    """Those of the warm-up too."""
 
 
 class StanPosterior(abc.ABC):
@@ -88,9 +88,14 @@ class StanPosterior(abc.ABC):
         return list(_shapes_of(self.elements(kind)))
 
 
+def is_odd(element: str) -> bool:
+    """Whether an element is part of a complex number or of a tuple."""
+    return ":" in element or element.endswith((".real", ".imag"))
+
+
 def _shapes_of(elements: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """Shapes from the names of elements: the last of each has the largest places."""
-    last = {name.split(".")[0]: name.split(".")[1:] for name in elements}
+    last = {name.split(".")[0]: name.split(".")[1:] for name in elements if not is_odd(name)}
     return {name: tuple(map(int, places)) for name, places in last.items()}
 
 
@@ -148,8 +153,16 @@ class PyStanProgram(StanProgram):
                 pool.submit(posterior.sample, seed, number, start, draws, warmup)
                 for number, start in enumerate(initial, 1)
             ]
-            found = np.stack([chain.result() for chain in running])
+            try:
+                found = np.stack([chain.result() for chain in running])
+            except BaseException:  # Ctrl-C too: chains that run are told to stop
+                self.library.pe_stop(1)
+                pool.shutdown(cancel_futures=True)
+                self.library.pe_stop(0)
+                raise
         self.calls["sample"] += len(initial) * (draws + warmup)
+        gradients = int(found[..., OF_SAMPLER.index("n_leapfrog__")].sum())
+        found = found[:, warmup:]
         numbers = dict(zip(OF_SAMPLER, np.moveaxis(found[..., : len(OF_SAMPLER)], -1, 0), strict=True))
         params, at = {}, len(OF_SAMPLER)
         for name in posterior.names("parameters"):
@@ -158,7 +171,7 @@ class PyStanProgram(StanProgram):
             flat = np.moveaxis(found[..., at : at + size], -1, 0)
             params[name] = np.moveaxis(flat.reshape(*shape, *flat.shape[1:], order="F"), (-2, -1), (0, 1))
             at += size
-        return Chains(params, numbers["lp__"], int(numbers["divergent__"].sum()), int(numbers["n_leapfrog__"].sum()))
+        return Chains(params, numbers["lp__"], int(numbers["divergent__"].sum()), gradients)
 
 
 class PyStanPosterior(StanPosterior):
@@ -207,9 +220,9 @@ class PyStanPosterior(StanPosterior):
         return thetas, message.value.decode(errors="replace")
 
     def sample(self, seed: int, chain: int, start: Mapping[str, Any], draws: int, warmup: int) -> Table:
-        """One chain."""
+        """One chain, its warm-up first."""
         width = len(OF_SAMPLER) + len(self.elements("everything"))
-        values, message = np.empty((draws, width)), ctypes.create_string_buffer(ROOM)
+        values, message = np.empty((warmup + draws, width)), ctypes.create_string_buffer(ROOM)
         initial = as_json({name: np.asarray(each) for name, each in start.items()})
         settings = (seed, chain, warmup, draws, ctypes.c_double(0.8), 10)
         if self.library.pe_sample(self.program, initial, *settings, values, message, ROOM):
@@ -249,6 +262,9 @@ def _loaded(path: str) -> ctypes.CDLL:
     library.pe_gradient.argtypes, library.pe_gradient.restype = [pointer, DOUBLES, number, DOUBLES], None
     library.pe_constrain.argtypes = [pointer, DOUBLES, number, number, number, DOUBLES]
     library.pe_unconstrain.argtypes = [pointer, DOUBLES, number, number, DOUBLES, text, number]
+    library.pe_stop.argtypes = [number]
+    for function in (library.pe_constrain, library.pe_unconstrain, library.pe_stop):
+        function.restype = None
     unsigned = ctypes.c_uint
     library.pe_sample.argtypes = [
         *(pointer, text, unsigned, unsigned, number, number, ctypes.c_double, number, DOUBLES, text, number)
@@ -264,7 +280,7 @@ def _compiled(code: str) -> Path:
     import httpstan
 
     source = Path(__file__).with_name("stan_library.cpp")
-    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, *FLAGS)
+    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, httpstan.__file__, _compiler(), *FLAGS)
     folder = make_folder(cache_folder() / "stan")
     library, functions = folder / f"{_digest(code, common)}.so", folder / f"{common}.o"
     if library.is_file():
@@ -292,8 +308,8 @@ def _translated(code: str, folder: Path) -> str:
     source = folder / "program.stan"
     source.write_text(code, encoding="utf-8")
     stanc = str(Path(httpstan.__file__).with_name("stanc"))
-    command = [stanc, "--name", "program", "--filename-in-msg", "the program", "--print-cpp", str(source)]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [stanc, "--name", "program", "--filename-in-msg", "the program", "--print-cpp", source.name]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if ran.returncode:
         raise StanProgramError(f"the Stan program does not compile:\n{ran.stderr.strip()}", "correct it.")
     return ran.stdout
@@ -302,7 +318,7 @@ def _translated(code: str, folder: Path) -> str:
 def _run(*arguments: str) -> None:
     import httpstan
 
-    compiler = os.environ.get("CXX", "g++")
+    compiler = _compiler()
     command = [*compiler.split(), *FLAGS, f"-I{Path(httpstan.__file__).parent / 'include'}", *arguments]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -313,6 +329,10 @@ def _run(*arguments: str) -> None:
     if ran.returncode:
         said = "\n".join(line for line in ran.stderr.splitlines() if "error" in line) or ran.stderr
         raise StanProgramError(f"{compiler} failed on the Stan program:\n{said[:ROOM]}", "see what it says.")
+
+
+def _compiler() -> str:
+    return os.environ.get("CXX", "g++")
 
 
 def _digest(*texts: str) -> str:
@@ -377,8 +397,16 @@ class BridgeStanPosterior(StanPosterior):
         return np.array([one(np.asarray(theta, float)) for theta in thetas])
 
     def constrain(self, thetas: Table, transformed: bool = False) -> Table:
+        width = self.model.param_num(include_tp=transformed)
+
+        def one(theta: Any) -> Any:
+            try:
+                return np.array(self.model.param_constrain(theta, include_tp=transformed))
+            except RuntimeError:
+                return np.full(width, np.nan)
+
         self.calls["constrain"] += len(thetas)
-        return np.array([np.array(self.model.param_constrain(theta, include_tp=transformed)) for theta in thetas])
+        return np.array([one(theta) for theta in thetas])
 
     def unconstrain(self, params: Table) -> tuple[Table, str]:
         said = ""

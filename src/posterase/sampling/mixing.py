@@ -23,11 +23,17 @@ APART = 3.0
 
 
 def mixing(draws: Draws) -> tuple[dict[str, float], dict[str, float]]:
-    """R̂ (rank normalised) and bulk ESS, the worst element of each parameter."""
+    """R̂ (rank normalised) and bulk ESS, the worst element of each parameter; elements that never change count for none.
+
+    A Cholesky factor has such elements: zeros, and a one.
+    """
     from arviz_stats.base import array_stats  # here, since it takes a second to import
 
     rhat, ess = {}, {}
-    for name, values in draws.columns().items():
+    for name, every in draws.columns().items():
+        values = every[..., np.ptp(every, axis=(0, 1)) > 0]
+        if every.shape[-1] and not values.shape[-1]:
+            values = every[..., :1]  # nothing of it ever changes: R̂ is not a number, which says so
         rhat[name] = float(np.max(array_stats.rhat(values, chain_axis=0, draw_axis=1)))
         ess[name] = float(np.min(array_stats.ess(values, chain_axis=0, draw_axis=1)))
     return rhat, ess
