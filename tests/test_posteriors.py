@@ -38,7 +38,7 @@ def dear(posteriors, cheap):
     return [pytest.param(each, marks=marks[each.name.split("-")[0] in cheap], id=each.name) for each in posteriors]
 
 
-@pytest.mark.parametrize("posterior", dear(POSTERIORS, {"eight_schools", "radon_mn"}))
+@pytest.mark.parametrize("posterior", dear(POSTERIORS, {"radon_mn"}))
 def test_densities_and_gradients(x64, posterior):
     """NumPyro's potential; finite differences; and, on the kept rows, NumPyro's density of the cut data."""
     data, model, draws = bridged(posterior)
