@@ -129,6 +129,7 @@ def run(
             for told, rows in requests(fits[-1]).items():
                 report(f"{posterior.name}, {told}", len(cells), total)
                 cells += measure(fits[-1], told, rows)
+                jax.clear_caches()  # every refit compiles; past some thousand programs XLA's CPU has no memory left
     return cells, fits
 
 
