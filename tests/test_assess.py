@@ -104,11 +104,10 @@ def deleted_twice(key, model, draws, removal):
 @pytest.mark.parametrize(
     ("eraser", "repeats"),
     [
-        (pe.Transport(), 120),
         pytest.param(pe.Transport(), 500, marks=pytest.mark.slow),
         pytest.param(pe.Rejuvenate(), 300, marks=pytest.mark.slow),
     ],
-    ids=["Transport", "Transport, many", "Rejuvenate, many"],
+    ids=["Transport", "Rejuvenate"],
 )
 def test_contaminated_calibration(eraser, repeats):
     """False alarm 1e-4."""

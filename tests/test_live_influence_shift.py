@@ -220,6 +220,7 @@ def test_requests_that_make_no_sense():
         eraser(model, sampler, state, [])
 
 
+@pytest.mark.slow
 def test_requests_of_unequal_size(x64):
     """They are padded to one bucket; the padding counts for nothing."""
     sampler = frozen()

@@ -101,6 +101,7 @@ def test_weights_begin_uniform_in_one_over_the_root_of_their_inputs():
         assert np.std(params[name]["w"]) == pytest.approx(bound / np.sqrt(3), rel=0.2)
 
 
+@pytest.mark.slow
 def test_products_in_bfloat16_are_near_those_in_float32():
     exact, rough = digits_network(), digits_network(precision="bfloat16")
     params, data = jax.jit(exact.init)(jax.random.key(0)), images(exact)

@@ -54,6 +54,7 @@ def test_densities_and_gradients(x64, posterior):
     np.testing.assert_allclose(model.without(removal).log_joint(params), expected, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_jacobians(x64):
     """log |det| of NumPyro's transforms against the determinant of their derivative."""
     _, model, draws = bridged(POSTERIORS[3])

@@ -64,6 +64,7 @@ def test_broken_erasures_are_caught_by_both_attacks(broken):
     assert klom(1, made.erased, made.never).median.value > klom(1, made.again, made.never).high.value
 
 
+@pytest.mark.slow
 def test_a_batch_is_what_a_loop_gives():
     made = worlds(3, fit, exactly, margin, 60, FORGET, models=5, at_once=2)
     gone = jnp.zeros(60, bool).at[FORGET].set(True)

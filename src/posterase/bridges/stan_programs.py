@@ -252,7 +252,16 @@ DOUBLES = np.ctypeslib.ndpointer(np.float64, flags="C_CONTIGUOUS")
 
 @functools.cache
 def _loaded(path: str) -> ctypes.CDLL:
-    """The library's functions, and what they take."""
+    """The library's functions, and what they take.
+
+    What it is linked with is loaded first, from where PyStan is now: another environment may have compiled it.
+    """
+    import httpstan
+
+    for name in ("libtbb.so.2", "libtbb.dylib"):
+        needed = Path(httpstan.__file__).parent / "lib" / name
+        if needed.is_file():
+            ctypes.CDLL(str(needed), mode=ctypes.RTLD_GLOBAL)
     library = ctypes.CDLL(path)
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
     library.pe_load.argtypes, library.pe_load.restype = [text, INTS, DOUBLES, INTS, text, number], pointer
@@ -280,7 +289,7 @@ def _compiled(code: str) -> Path:
     import httpstan
 
     source = Path(__file__).with_name("stan_library.cpp")
-    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, httpstan.__file__, _compiler(), *FLAGS)
+    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, _compiler(), *FLAGS)
     folder = make_folder(cache_folder() / "stan")
     library, functions = folder / f"{_digest(code, common)}.so", folder / f"{common}.o"
     if library.is_file():
