@@ -241,3 +241,38 @@ class DatasetError(PosteraseError, OSError):
 
 class MissingExtraError(PosteraseError, ImportError):
     """An optional dependency that is not installed."""
+
+
+# --- the record
+
+
+class RecordError(PosteraseError, RuntimeError):
+    """Something that the record cannot do as it stands; itself: the database, or the state of a request."""
+
+
+class RequestError(RecordError, ValueError):
+    """A request that cannot be taken: its id, its times, its regulation."""
+
+
+class ProjectError(RecordError, ValueError):
+    """A project file that cannot be read, or whose parts cannot be found."""
+
+
+class ClockError(RecordError):
+    """The clock shows a time before the last entry of the ledger."""
+
+
+class KeyFileError(RecordError, ValueError):
+    """A key that is missing, that others can read, or that is none."""
+
+
+class LedgerError(RecordError, ValueError):
+    """A ledger, certificate or checkpoint that is not what was signed: says which entry."""
+
+
+class NoteError(LedgerError):
+    """A signed note that is wrong, or that nobody trusted has signed."""
+
+
+class CanonicalFormError(LedgerError):
+    """A value that canonical JSON has no bytes for, or bytes that are not canonical."""

@@ -6,6 +6,7 @@ a piece at a time.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -69,6 +70,10 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         os.umask(umask)
         beside.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
         beside.replace(target)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise OutputError(f"the disk is full: {target.name!r} was not written.", "make room for it.") from error
+        raise
     finally:
         beside.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""The command line: `posterase demo`, `posterase erase`, `posterase reproduce`, `posterase bench`."""
+"""The command line: demo, erase, reproduce, bench, data; and of the record: requests, keys, verify."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from posterase.extras import need
 from posterase.files import check_writable, make_folder, written_whole
 from posterase.interfaces.bars import BAR, bars
 from posterase.interfaces.data_commands import data
+from posterase.interfaces.record_commands import keys, requests, verify
 
 app = typer.Typer(
     help="Erase data from a posterior.",
@@ -226,6 +227,9 @@ def _reproduce_networks(
 bench = typer.Typer(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
+app.add_typer(requests, name="requests")
+app.add_typer(keys, name="keys")
+app.command()(verify)
 
 
 @bench.command("posteriors")
