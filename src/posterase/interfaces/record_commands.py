@@ -15,7 +15,6 @@ import typer
 from rich.console import Console
 
 from posterase.errors import InvalidOptionError, KeyFileError, LedgerError
-from posterase.extras import need
 from posterase.files import check_writable, written_whole
 
 if TYPE_CHECKING:
@@ -55,8 +54,6 @@ DEFAULT_RECORD = "posterase-record.db"
 
 @contextmanager
 def _record(url: str, folder: Path | None) -> Iterator[Record]:
-    need("sqlalchemy", "the record", "record")
-    need("cryptography", "the record", "record")
     from posterase.record.keyring import load_keys, promote_staged, staged_keys
     from posterase.record.record import Record
     from posterase.record.runs import recover
@@ -90,7 +87,6 @@ def keys_new(
 
     Example: `posterase keys new example.org/erasures --keys keys`
     """
-    need("cryptography", "the record", "record")
     from posterase.record.keyring import PUBLIC, new_keys
 
     place = folder or _keys_folder()
@@ -106,7 +102,6 @@ def keys_show(folder: KeysFolder = None) -> None:
 
     Example: `posterase keys show --keys keys`
     """
-    need("cryptography", "the record", "record")
     from posterase.record.keyring import load_keys
 
     typer.echo(load_keys(folder or _keys_folder()).public)
@@ -356,7 +351,6 @@ def verify(
 
     Example: `posterase verify ledger.jsonl --key public.key --certificate certificate.json`
     """
-    need("cryptography", "verifying", "record")
     from posterase.record.keyring import load_public
     from posterase.record.ledger import verify as verify_lines
 

@@ -2,7 +2,24 @@
 
     record = Record.open("sqlite:///record.db", load_keys(Path("keys")))
     record.add(project="radon", subject="person-17", regulation="gdpr")
-    record.run(project, build_and_erase)
+    run(record, "radon", open_project)
 
 It knows requests, files and databases, and nothing of statistics: what erases is a function that it is handed.
 """
+
+from posterase.extras import need
+
+need("sqlalchemy", "the record", "record")
+need("cryptography", "the record", "record")
+
+from posterase.record.keyring import Keys as Keys  # noqa: E402 (after the check that they can be imported)
+from posterase.record.keyring import load_keys as load_keys  # noqa: E402
+from posterase.record.keyring import new_keys as new_keys  # noqa: E402
+from posterase.record.ledger import verify as verify  # noqa: E402
+from posterase.record.project import Project as Project  # noqa: E402
+from posterase.record.record import Record as Record  # noqa: E402
+from posterase.record.requests import Answer as Answer  # noqa: E402
+from posterase.record.requests import Request as Request  # noqa: E402
+from posterase.record.runs import Ran as Ran  # noqa: E402
+from posterase.record.runs import recover as recover  # noqa: E402
+from posterase.record.runs import run as run  # noqa: E402

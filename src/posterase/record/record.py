@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import datetime as dt
 import getpass
+import itertools
 import json
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -361,15 +362,20 @@ class Record:
     ) -> list[Request]:
         """Requests by their dates, the earliest first; `after` the last one of a page is the next page."""
         table = schema.requests.c
-        query = sa.select(schema.requests).where(table.state.in_(tuple(states)))
+        query = sa.select(schema.requests).order_by(table.due_at, table.id).limit(limit)
         if project is not None:
             query = query.where(table.project == project)
         if due_before is not None:
             query = query.where(table.due_at <= text_of(due_before))
         if after is not None:
             query = query.where(sa.tuple_(table.due_at, table.id) > (after.due_at, after.subject_request_id))
-        with self.database.reading() as connection:
-            return [_request(row) for row in connection.execute(query.order_by(table.due_at, table.id).limit(limit))]
+        with self.database.reading() as connection:  # a query a state: each is the beginning of an index
+            each_state = [
+                connection.execute(query.where(table.state == state)).all() for state in dict.fromkeys(states)
+            ]
+        return [_request(row) for row in sorted(itertools.chain(*each_state), key=lambda row: (row.due_at, row.id))][
+            :limit
+        ]
 
     def history(self, subject_request_id: str) -> list[ledger.Entry]:
         """What happened to a request, by whom and when."""
