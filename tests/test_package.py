@@ -65,7 +65,27 @@ def test_the_page_on_evidence(capsys):
 
 def code_of(page):
     """The Python blocks of a page."""
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    return blocks_of(page, "python")
+
+
+def blocks_of(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+
+
+@pytest.mark.slow
+def test_the_page_on_the_record(tmp_path):
+    """Its files and commands, as they stand; and the Python at its end."""
+    page = (ROOT / "docs" / "record.md").read_text()
+    model, python = code_of("record.md")
+    (tmp_path / "visits.py").write_text(model)
+    (tmp_path / "visits.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL).group(1))
+    commands = "\n".join(["set -e", f"export PATH={Path(sys.executable).parent}:$PATH", *blocks_of("record.md", "sh")])
+    ran = subprocess.run(["bash", "-c", commands], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    for said in ("2 requests: 2 completed", "whole and unchanged", "certificate.json is entry"):
+        assert said in ran.stdout
+    last = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "nothing to do" in last.stdout
 
 
 @pytest.mark.slow
@@ -158,6 +178,7 @@ def test_the_wheel_holds_types_and_data(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert "posterase/py.typed" in names
     assert {"posterase/experiments/diabetes.csv", "posterase/bridges/stan_library.cpp"} <= set(names)
+    assert {"posterase/record/certificate.schema.json", "posterase/record/migrations/env.py"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith("tests") for name in names)
 

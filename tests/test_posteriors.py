@@ -1,5 +1,6 @@
 """posteriordb's posteriors through the NumPyro bridge: densities, reference draws, and erasures against refits."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -126,7 +127,7 @@ def test_a_cell_of_the_bench(x64, monkeypatch):
     refits = posterior_bench.refit(fitted, rows, kept)
     assert posterior_bench.apart(fitted.draws, refits).wrong
     assert jnp.isfinite(fitted.rhat)
-    said = posterior_bench.summary(cells, [fitted])
+    said = posterior_bench.summary([posterior_bench.Done(fitted.posterior.name, fitted.rhat, cells)])
     assert "3 were accepted and are at the floor, 0 were accepted and are wrong" in said
     assert "times faster than a refit (NumPyro" in said
 
@@ -138,4 +139,6 @@ def test_refusals_are_judged(x64, monkeypatch):
     fitted = posterior_bench.fit(POSTERIORS[1], FOLDER, ["NumPyro"])
     (cell,) = posterior_bench.measure(fitted, "everybody over 64", fitted.posterior.group(fitted.data))
     assert cell.outcome == "refused, rightly"
-    assert not posterior_bench._rightly(None, [fitted.draws, fitted.draws], fitted.draws)
+    assert posterior_bench._judged(None, [fitted.draws, fitted.draws], fitted.draws) == posterior_bench.THOUGH_RIGHT
+    done = posterior_bench.Done(fitted.posterior.name, fitted.rhat, [cell])
+    assert posterior_bench.Done.from_dict(json.loads(json.dumps(done.to_dict()))) == done

@@ -257,7 +257,7 @@ def test_draws_that_cannot_be_written_leave_requests_waiting(record, folder, mon
         raise OutputError("the disk is full.", "make room.")
 
     monkeypatch.setattr(Removed, "save", full)
-    with pytest.raises(RecordError, match="OutputError"):
+    with pytest.raises(OutputError, match="full"):
         run(record, "radon", opener())
     assert sorted(each.name for each in folder.iterdir()) == ["draws.nc"]
     assert record.get(an_id(1)).state == "pending"
@@ -397,6 +397,8 @@ def test_nothing_outside_the_project_is_deleted(record, folder):
 
 def test_certificates_are_as_their_schema_says(record):
     jsonschema.Draft202012Validator.check_schema(schema())
+    published = Path(__file__).parents[1] / "docs" / "certificate.schema.json"
+    assert json.loads(published.read_text()) == schema()
     add(record, "s1", "nobody")
     run(record, "radon", opener())
     for number in (1, 2):

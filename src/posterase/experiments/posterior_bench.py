@@ -8,8 +8,9 @@ their own, or share arguments (eight schools, the Gaussian process), our NUTS on
 An error is the mean of those against each refit; the floor is the error of one refit against the other. Wrong is what
 is farther from the refits, in means or log standard deviations, than they are from each other and than twice what
 chance explains, or what a classifier tells apart by three standard errors more than it does the refits. A refusal is
-right where what the last rung made is wrong by the same measure, or where there is no posterior: the refits' chains
-disagree, or spread twenty times as far as the draws did.
+right where what the last rung made is wrong by the same measure, or is worth fewer effective draws than the policy asks
+for (which is said), or where there is no posterior: the refits' chains disagree, or spread twenty times as far as the
+draws did.
 
 Seconds of `erase` are of the second run, which compiles nothing. A refit is one by the library's own sampler, as many
 draws, on the cut data: NumPyro and PyMC compile for it, since the data have another shape; Stan's program is compiled.
@@ -59,6 +60,9 @@ SPREAD, DISAGREE = 20.0, 1.1
 """Refits that spread so many times as far as the draws, or whose R̂ is above this: there is no posterior."""
 
 BRIDGES = ("NumPyro", "PyMC", "Stan")
+
+RIGHTLY, TOO_FEW, THOUGH_RIGHT = "refused, rightly", "refused: too few effective draws", "**refused, though right**"
+"""What a refusal may be."""
 
 
 class Cell(NamedTuple):
@@ -113,24 +117,55 @@ class Fit(NamedTuple):
         return self.bridged["NumPyro"].draws
 
 
+class Done(NamedTuple):
+    """All cells of a posterior."""
+
+    posterior: str
+    rhat: float
+    """Of its draws and NumPyro's own together."""
+    cells: list[Cell]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {**self._asdict(), "cells": [cell._asdict() for cell in self.cells]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Done:
+        """From plain JSON."""
+        return cls(values["posterior"], values["rhat"], [Cell(**cell) for cell in values["cells"]])
+
+
 def run(
-    folder: str | os.PathLike[str], report: Callable[[str, int, int], None], bridges: Sequence[str] = BRIDGES
-) -> tuple[list[Cell], list[Fit]]:
-    """All cells, in float64: reference draws are, and a Gaussian process in float32 has no Cholesky factor."""
+    folder: str | os.PathLike[str],
+    report: Callable[[str, int, int], None],
+    bridges: Sequence[str] = BRIDGES,
+    *,
+    done: Sequence[Done] = (),
+    keep: Callable[[list[Done]], None] = lambda _: None,
+) -> list[Done]:
+    """All cells, in float64: reference draws are, and a Gaussian process in float32 has no Cholesky factor.
+
+    Posteriors of `done` are not run again; whenever one is finished all of them are handed to `keep`.
+    """
     for posterior in POSTERIORS:  # before any work
         arguments(posterior, folder)
-    cells: list[Cell] = []
-    fits = []
-    total = 3 * len(POSTERIORS) * len(bridges)
+    known = {each.posterior: each for each in done}
+    found: list[Done] = []
+    total = 3 * len(POSTERIORS)
     with jax.enable_x64(True):
         for posterior in POSTERIORS:
-            report(posterior.name, len(cells), total)
-            fits.append(fit(posterior, folder, bridges))
-            for told, rows in requests(fits[-1]).items():
-                report(f"{posterior.name}, {told}", len(cells), total)
-                cells += measure(fits[-1], told, rows)
-                jax.clear_caches()  # every refit compiles; past some thousand programs XLA's CPU has no memory left
-    return cells, fits
+            if posterior.name not in known:
+                report(posterior.name, 3 * len(found), total)
+                fitted = fit(posterior, folder, bridges)
+                cells: list[Cell] = []
+                for number, (told, rows) in enumerate(requests(fitted).items()):
+                    report(f"{posterior.name}, {told}", 3 * len(found) + number, total)
+                    cells += measure(fitted, told, rows)
+                    jax.clear_caches()  # every refit compiles; past some thousand programs XLA's CPU is out of memory
+                known[posterior.name] = Done(posterior.name, fitted.rhat, cells)
+            found.append(known[posterior.name])
+            keep(found)
+    return found
 
 
 def fit(posterior: Posterior, folder: str | os.PathLike[str], bridges: Sequence[str] = BRIDGES) -> Fit:
@@ -257,7 +292,7 @@ def measure(fitted: Fit, told: str, rows: Int[np.ndarray, " removed"]) -> list[C
             said = error.problem
         refits = refit(fitted, rows, kept) if refits is None else refits
         if result is None or not result.verdict.accepted:
-            outcome = "refused, rightly" if _rightly(result, refits, draws) else "**refused, though right**"
+            outcome = _judged(result, refits, draws)
             cells.append(Cell(name, told, bridge, f"refused: {said}", outcome=outcome))
             continue
         start = time.perf_counter()
@@ -312,15 +347,19 @@ def apart(draws: Draws, refits: Sequence[Draws]) -> Apart:
     return Apart(mean, log_sd, accuracy, error, chance, (floor.mean, floor.log_sd, floor_apart.accuracy), wrong)
 
 
-def _rightly(result: Erasure | None, refits: Sequence[Draws], before: Draws) -> bool:
+def _judged(result: Erasure | None, refits: Sequence[Draws], before: Draws) -> str:
     """Whether a refusal is right."""
     if max(mixing(refits[0])[0].values()) > DISAGREE:
-        return True
+        return RIGHTLY
     for name, leaf in refits[0].params.items():
         if np.any(leaf.std(axis=(0, 1)) > SPREAD * before.params[name].std(axis=(0, 1))):
-            return True
+            return RIGHTLY
     made = [rung.erased for rung in result.rungs if rung.erased is not None] if result is not None else []
-    return bool(made) and apart(made[-1].draws, refits).wrong
+    if made and apart(made[-1].draws, refits).wrong:
+        return RIGHTLY
+    if result is not None and made and made[-1].evidence.least_ess < result.policy.ess:
+        return TOO_FEW
+    return THOUGH_RIGHT
 
 
 def _cell(
@@ -362,23 +401,24 @@ HEAD = (
 )
 
 
-def lines(cells: Sequence[Cell]) -> Iterator[str]:
+def lines(done: Sequence[Done]) -> Iterator[str]:
     """A Markdown table."""
     yield f"| {' | '.join(HEAD)} |"
     yield "|---" * len(HEAD) + "|"
-    for cell in cells:
+    for cell in (cell for each in done for cell in each.cells):
         yield f"| {' | '.join(cell[:-1])} |"
 
 
-def summary(cells: Sequence[Cell], fits: Sequence[Fit]) -> str:
+def summary(done: Sequence[Done]) -> str:
     """What the table says."""
+    cells = [cell for each in done for cell in each.cells]
     counts = collections.Counter(cell.outcome for cell in cells)
-    worst = max(fits, key=lambda each: each.rhat)
+    worst = max(done, key=lambda each: each.rhat)
     said = (
         f"Of {len(cells)} removals {counts['at the floor']} were accepted and are at the floor, {counts['**wrong**']} "
-        f"were accepted and are wrong; {counts['refused, rightly']} were refused rightly, "
-        f"{counts['**refused, though right**']} though what was made is right. R̂ of reference and NumPyro's draws "
-        f"together is {worst.rhat:.4f} at most ({worst.posterior.name})."
+        f"were accepted and are wrong; {counts[RIGHTLY]} were refused rightly, {counts[TOO_FEW]} because too few "
+        f"effective draws were left, {counts[THOUGH_RIGHT]} though what was made is right. R̂ of reference and "
+        f"NumPyro's draws together is {worst.rhat:.4f} at most ({worst.posterior})."
     )
     speeds = {bridge: [c.speed for c in cells if c.bridge == bridge and c.speed] for bridge in BRIDGES}
     everything = [each for found in speeds.values() for each in found]

@@ -241,8 +241,13 @@ def bench_posteriors(
     out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path(
         "docs/results/posteriors.md"
     ),
+    go_on: Annotated[
+        bool, typer.Option("--go-on", help="Go on where a run was cut: what it had finished is beside OUT, as JSON.")
+    ] = False,
 ) -> None:
     """Rows removed from reference draws of seven real posteriors, through every bridge, against NUTS refits.
+
+    Takes most of an hour on two cores: every removal is refitted several times by every library.
 
     Example: `posterase bench posteriors --data posteriordb`
     """
@@ -255,17 +260,23 @@ def bench_posteriors(
     from posterase.experiments import posterior_bench
     from posterase.experiments.machine import machine
 
+    beside_out = out.with_suffix(".json")
+    kept = json.loads(beside_out.read_text()) if go_on and beside_out.exists() else []
+    finished = [posterior_bench.Done.from_dict(each) for each in kept]
     console = Console()
     with Progress(*BAR, console=console, transient=True) as progress:
         task = progress.add_task("")
-        cells, fits = posterior_bench.run(
-            folder, lambda what, done, total: progress.update(task, description=what, completed=done, total=total)
+        done = posterior_bench.run(
+            folder,
+            lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            done=finished,
+            keep=lambda found: _write_json(beside_out, [each.to_dict() for each in found]),
         )
-    said = posterior_bench.summary(cells, fits)
+    said = posterior_bench.summary(done)
     about = f"From `posterase bench posteriors`: {machine()}."
     text = ["# Real posteriors, through every bridge", "", about, "", posterior_bench.__doc__ or "", said, ""]
     with written_whole(out) as beside:
-        beside.write_text("\n".join([*text, *posterior_bench.lines(cells)]) + "\n")
+        beside.write_text("\n".join([*text, *posterior_bench.lines(done)]) + "\n")
     console.print(said)
     console.print(f"Table: {out}", soft_wrap=True)
 

@@ -27,7 +27,17 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from posterase.errors import ProjectError, RecordError
+from posterase.errors import (
+    DataChangedError,
+    InputFileError,
+    InvalidOptionError,
+    MissingExtraError,
+    MissingGroupError,
+    NeedsDensityError,
+    OutputError,
+    ProjectError,
+    RecordError,
+)
 from posterase.record import schema
 from posterase.record.canonical import canonical
 from posterase.record.certificate import NOTHING_HELD, issue
@@ -44,6 +54,18 @@ NOT_REACHED = (
     "the source that the data come from",
 )
 """What no erasure here reaches."""
+
+SAFE_TO_TELL = (
+    RecordError,
+    OutputError,
+    InputFileError,
+    MissingExtraError,
+    MissingGroupError,
+    DataChangedError,
+    InvalidOptionError,
+    NeedsDensityError,
+)
+"""Errors whose texts hold no data; of others only the kind and the place are told."""
 
 CUT_OFF = "the run was cut off"
 
@@ -177,7 +199,7 @@ def run(
         except BaseException as error:
             with contextlib.suppress(RecordError):  # then whoever comes next does it
                 _release(record, definition, begin, claim.run, _told(error))
-            if isinstance(error, RecordError) or not isinstance(error, Exception):
+            if isinstance(error, SAFE_TO_TELL) or not isinstance(error, Exception):
                 raise
             raise RecordError(f"the run failed: {_told(error)}.", "mend that; the requests wait again.") from None
         _settle(record, definition, begin, prepared)

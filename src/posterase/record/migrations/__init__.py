@@ -1,1 +1,0 @@
-"""Versions of the tables, by alembic."""
