@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ class Counted:
         return Facts(_digest(self.kept), "sha256:" + "0" * 64, {"posterase": "0"}, {}, ("rows are counted",))
 
     def rows_of(self, subject: str) -> list[int]:
-        if not subject.startswith("s"):
+        if not re.fullmatch(r"s\d+", subject):
             return []
         first = int(subject[1:]) * ROWS_EACH
         return [row for row in range(first, first + ROWS_EACH) if row in self.kept]

@@ -147,10 +147,11 @@ def test_a_shift_is_assessed_with_the_density_of_its_draws(draws):
 @pytest.mark.parametrize(
     "eraser",
     [
-        pytest.param(pe.Transport(), id="weighted", marks=pytest.mark.slow),
+        pytest.param(pe.Transport(), id="weighted"),
         pytest.param(pe.InfluenceShift(), id="moved"),
     ],
 )
+@pytest.mark.slow
 def test_the_pac_bayes_bound_where_the_evidence_is_known(eraser):
     """A coin: KL of its Beta posterior, on the logit scale, to the Laplace prior, by quadrature; the law of the erased
     draws is that posterior where they are weighted, and the shifted one where they are moved."""
@@ -328,6 +329,7 @@ def test_equal_figures_are_equal():
     assert two_sided(2.0, 0.0, [(1.0, 3.0)]) > 0.13  # few groups: Student's t
 
 
+@pytest.mark.slow
 def test_what_is_infinite_is_left_out(draws):
     model = make_model(DATA)
     hopeless = pe.Model(
@@ -345,6 +347,7 @@ def test_what_is_infinite_is_left_out(draws):
 # --- other models
 
 
+@pytest.mark.slow
 def test_a_regression_has_no_classes():
     """Margins are log predictive densities; a predictor may give any number."""
     oracle = LinearRegression.make()

@@ -143,6 +143,7 @@ def test_three_newton_steps_find_the_best_shift(x64):
 
 
 @pytest.mark.statistical
+@pytest.mark.slow
 def test_transport_in_many_dimensions(x64):
     """600 parameters: no matrices, a low-rank map; independent Gaussians whose curvature changes in ten directions."""
     d, n = 600, 400
@@ -172,6 +173,7 @@ def test_transport_in_many_dimensions(x64):
         assert_moments(np.asarray(draws.flat()["x"]), mean, variance)
 
 
+@pytest.mark.slow
 def test_continue_ends_near_the_kept_posterior():
     """SGLD from every draw, on the kept rows: means near the exact ones, which the draws that went in are not."""
     known = LinearRegression.make(rows=60)

@@ -75,6 +75,7 @@ def test_it_lands_near_the_kept_mean(x64):
     assert np.linalg.norm(erased.state.theta["beta"][0] - kept) < 0.5 * np.linalg.norm(at_once - kept)
 
 
+@pytest.mark.slow
 def test_pieces_and_reports_change_nothing(x64):
     sampler = SGLD(Polynomial(1e-4), batch=16)
     model, state = begin(sampler)
@@ -220,6 +221,7 @@ def test_requests_that_make_no_sense():
         eraser(model, sampler, state, [])
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_requests_of_unequal_size(x64):
     """They are padded to one bucket; the padding counts for nothing."""

@@ -102,7 +102,9 @@ def test_densities_are_the_modules(made):
     np.testing.assert_allclose(model.log_joint(one), by_hand(one).sum() - 0.5 * squares / 0.25, rtol=1e-4)
 
 
-@pytest.mark.parametrize("made", [of_nnx, of_linen, of_equinox])
+@pytest.mark.parametrize(
+    "made", [of_equinox, *(pytest.param(each, marks=pytest.mark.slow) for each in (of_nnx, of_linen))]
+)
 def test_chains_are_sampled_and_forget(made):
     """SG-MCMC of a module, its state through the bridge again, and an eraser for chains that have not converged."""
     module, params, bridge = made()

@@ -55,6 +55,7 @@ def test_moves_half_way_along_the_path(x64):
     assert_moments(np.exp(out.thetas.reshape(-1)), np.asarray(a / b), np.asarray(a / b**2))
 
 
+@pytest.mark.slow
 def test_halves_are_tuned_on_each_other(x64):
     """A half's own spread does not matter to its moves: only the other's does."""
     known = LinearRegression.make()

@@ -36,10 +36,8 @@ def images(network, rows=6, seed=0):
     return {"x": jnp.asarray(x), "y": jnp.asarray(rng.integers(0, 10, rows).astype(np.int32))}
 
 
-SLOW = [pytest.param(shape, marks=pytest.mark.slow) if at else shape for at, shape in enumerate(SHAPES.values())]
-
-
-@pytest.mark.parametrize("shape", SLOW, ids=SHAPES)
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_all_forms_are_the_same_function(shape, x64):
     """Logits, gradients and products with the Hessian, in float64, against XLA's own convolution."""
     found = {}
@@ -101,6 +99,7 @@ def test_weights_begin_uniform_in_one_over_the_root_of_their_inputs():
         assert np.std(params[name]["w"]) == pytest.approx(bound / np.sqrt(3), rel=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_products_in_bfloat16_are_near_those_in_float32():
     exact, rough = digits_network(), digits_network(precision="bfloat16")

@@ -32,7 +32,12 @@ QUICK_OR_SLOW = [
 # --- the protocol
 
 
-SLOW_TWINS = "InfluenceShift, CG on some draws", "Rejuvenate, the path alone", "Transport, every second draw"
+SLOW_TWINS = (
+    "InfluenceShift, CG on some draws",
+    "Rejuvenate",
+    "Rejuvenate, the path alone",
+    "Transport, every second draw",
+)
 # A test of Rejuvenate spends ten seconds compiling: what Transport shows too is left to it here.
 ONCE = [
     pytest.param(pe.Transport(), id="Transport"),

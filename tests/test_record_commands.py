@@ -107,7 +107,7 @@ def test_from_the_request_to_the_verified_certificate(here):
     certificate = json.loads((here / "certificate.json").read_text())
     assert certificate["rows"]["count"] == VISITS
     assert certificate["erasure"]["verdict"]["epsilon"]["value"] < 0.05
-    assert "visits.npz, in the project's folder: it may hold the rows" in certificate["not_erased"]
+    assert "other files in the project's folder, which may hold the rows: 1 .npz file" in certificate["not_erased"]
     assert "4 rows of the person who asked" in (here / "page.html").read_text()
 
 

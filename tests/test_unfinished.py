@@ -98,6 +98,7 @@ def test_a_short_time_moves_it_along_the_push(x64):
         np.testing.assert_allclose(moved, expected, atol=0.05 * np.linalg.norm(expected))
 
 
+@pytest.mark.slow
 def test_it_stops_by_itself(x64):
     impatient = erased(ContinueUnfinished(steps=20_000, rate=0.02, batch=32, tolerance=0.01)).diagnostics
     assert impatient.settled.all()
@@ -126,6 +127,7 @@ def test_a_rate_that_is_too_large_is_halved_until_it_works(x64):
         np.testing.assert_allclose(end, top(start), atol=0.1 * np.linalg.norm(top(start) - start))
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_chains_do_not_know_of_each_other_and_keys_decide():
     eraser = SHORT

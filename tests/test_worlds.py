@@ -56,7 +56,7 @@ def test_exact_erasures_cannot_be_told_from_the_floor():
     assert klom(1, made.erased, made.never).median.value < klom(1, made.again, made.never).high.value + 0.05
 
 
-@pytest.mark.parametrize("broken", [nothing, far_too_much])
+@pytest.mark.parametrize("broken", [nothing, pytest.param(far_too_much, marks=pytest.mark.slow)])
 def test_broken_erasures_are_caught_by_both_attacks(broken):
     made = worlds(0, fit, broken, margin, 60, FORGET, models=300)
     found, floor = u_lira(1, made.erased, made.never), u_lira(1, made.again, made.never)
@@ -64,6 +64,7 @@ def test_broken_erasures_are_caught_by_both_attacks(broken):
     assert klom(1, made.erased, made.never).median.value > klom(1, made.again, made.never).high.value
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_batch_is_what_a_loop_gives():
     made = worlds(3, fit, exactly, margin, 60, FORGET, models=5, at_once=2)

@@ -9,7 +9,9 @@ import importlib
 import inspect
 import platform
 import sys
-from collections.abc import Sequence
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,15 @@ from posterase.errors import (
     ImproperPosteriorError,
     NonFiniteResultError,
     NothingKeptError,
+    PosteraseError,
     ProjectError,
 )
 from posterase.model import AbstractModel
 from posterase.policy import Policy
+from posterase.record.privacy import written
 from posterase.record.project import Project
 from posterase.record.runs import Erased, Facts
-from posterase.rows import RowTable, table_of
+from posterase.rows import Block, RowTable, table_of
 
 OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonFiniteResultError)
 """Errors that are about the rows that were asked for: such a request is refused, others go on."""
@@ -64,7 +68,7 @@ class Opened:
         for block, at in self.table.placed():
             column = block.column(self.project.subject)
             if column is not None:
-                same = np.array([_written(each) == subject for each in column.tolist()], bool)
+                same = np.array([written(each) == subject for each in column.tolist()], bool)
                 found += (at.start + np.flatnonzero(same)).tolist()
         return [row for row in found if row not in self.table.absent]
 
@@ -135,8 +139,24 @@ def open_project(project: Project, erased: Erased) -> Opened:
         near = difflib.get_close_matches(project.subject, table.names, 1)
         meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(table.names) or 'none'}."
         raise ProjectError(f"the data have no column {project.subject!r} of subjects.", meant)
+    back = {written(each) for block in known for each in _present(table, block, project.subject)}
+    again = sum(erased(sorted(back)))
+    if again:
+        raise ProjectError(
+            f"{again} of the subjects in the data were erased before.",
+            "leave their rows out: build(draws, erased), and at the source. Where they came back of their own will: "
+            "posterase requests project FILE --returned.",
+        )
     facts = Facts(data_digest(model, draws), code, _versions(), _hardware(), ASSUMPTIONS)
     return Opened(project, model, draws, table, policy, facts)
+
+
+def _present(table: RowTable, block: Block, name: str) -> Iterator[Any]:
+    """Subjects of the rows of a block that are there."""
+    at = next(at for each, at in table.placed() if each is block)
+    column = block.column(name)
+    assert column is not None
+    return (value for row, value in enumerate(column.tolist(), at.start) if row not in table.absent)
 
 
 def policy_of(project: Project) -> Policy:
@@ -166,32 +186,71 @@ def data_digest(model: AbstractModel, draws: Draws) -> bytes:
 def _built(project: Project, erased: Erased) -> tuple[AbstractModel, Draws, str]:
     assert project.model is not None
     place, _, name = project.model.partition(":")
-    if project.folder not in sys.path:
-        sys.path.insert(0, project.folder)
-    importlib.invalidate_caches()
+    problem: ProjectError
     try:
-        module = importlib.import_module(place)
-    except ModuleNotFoundError as error:
-        if error.name != place:
-            raise
-        raise ProjectError(f"there is no module {place!r}.", f"put {place}.py in {project.folder!r}.") from None
+        build, code = _function(project, place, name)
+        return *_checked(project.model, _called(build, project.draws_path, erased)), code
+    except PosteraseError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        problem = ProjectError(
+            f"building the model ended in {type(error).__name__} ({Path(where.filename).name}, line {where.lineno}).",
+            f"call {project.model} yourself to see all of it: its text may hold data, and is not told here.",
+        )
+    raise problem  # not while the other one is handled: it would be its context
+
+
+def _function(project: Project, place: str, name: str) -> tuple[Callable[..., Any], str]:
+    """The function that builds the model, and a digest of its code.
+
+    A file in the project's folder is read each time, and apart from others of its name: projects may share a process.
+    """
+    file = Path(project.folder, *place.split(".")).with_suffix(".py")
+    if file.is_file():
+        source = file.read_bytes()
+        module = types.ModuleType(place)
+        module.__file__ = str(file)
+        sys.path.insert(0, project.folder)
+        try:
+            exec(compile(source, str(file), "exec"), module.__dict__)
+        finally:
+            sys.path.remove(project.folder)
+        digest = hashlib.sha256(source).hexdigest()
+    else:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name not in (place, place.partition(".")[0]):
+                raise
+            raise ProjectError(f"there is no module {place!r}.", f"put {place}.py in {project.folder!r}.") from None
+        origin = getattr(module, "__file__", None)
+        digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin else ""
     build = getattr(module, name, None)
     if not callable(build):
         raise ProjectError(f"{place!r} has no function {name!r}.", "name the one that builds the model.")
-    takes = len(inspect.signature(build).parameters)
-    made = build(project.draws_path, erased) if takes > 1 else build(project.draws_path)
-    if not (isinstance(made, tuple) and len(made) == 2):
-        raise ProjectError(f"{project.model} returned {type(made).__name__}.", "return (model, draws), as bridges do.")
-    source = inspect.getsourcefile(build)
-    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else "unknown"
-    return *made, f"sha256:{digest}"
+    return build, f"sha256:{digest}" if digest else "unknown"
 
 
-def _written(value: Any) -> str:
-    """A subject's key as people write it: 17 for 17.0."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return value.decode() if isinstance(value, bytes) else str(value)
+def _called(build: Callable[..., Any], draws: Path, erased: Erased) -> Any:
+    """`build(draws)` or `build(draws, erased)`, by name where it has the name."""
+    try:
+        parameters = inspect.signature(build).parameters
+    except (TypeError, ValueError):
+        return build(draws)
+    if "erased" in parameters:
+        return build(draws, erased=erased)
+    return build(draws, erased) if len(parameters) > 1 else build(draws)
+
+
+def _checked(name: str, made: Any) -> tuple[AbstractModel, Draws]:
+    if (
+        not (isinstance(made, tuple) and len(made) == 2)
+        or not isinstance(made[0], AbstractModel)
+        or not isinstance(made[1], Draws)
+    ):
+        raise ProjectError(f"{name} returned {type(made).__name__}.", "return (model, draws), as bridges do.")
+    return made
 
 
 def _versions() -> dict[str, str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from posterase.errors import InvalidOptionError, KeyFileError, LedgerError
+from posterase.errors import InvalidOptionError, KeyFileError, LedgerError, PosteraseError
 from posterase.files import check_writable, written_whole
 
 if TYPE_CHECKING:
@@ -69,7 +69,10 @@ def _record(url: str, folder: Path | None) -> Iterator[Record]:
         record = Record.open(url, staged)  # a change of keys was cut off after it was written to the ledger
         promote_staged(place)
     try:
-        recover(record)
+        try:
+            recover(record)
+        except PosteraseError as error:  # what one project is stuck with is no reason to stop the others
+            Console(stderr=True).print(f"A run that was cut off waits: {error}", markup=False, highlight=False)
         yield record
     finally:
         record.close()
@@ -132,6 +135,9 @@ def requests_project(
     refitted: Annotated[
         bool, typer.Option("--refitted", help="The draws were fitted anew, from the data as they are now.")
     ] = False,
+    returned: Annotated[
+        bool, typer.Option("--returned", help="People who were erased came back: their rows are no mistake.")
+    ] = False,
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
@@ -145,9 +151,10 @@ def requests_project(
 
         project = Project.read(file)
         policy_of(project)
-        with Console().status("opening the model and its draws"):
-            found = open_project(project, lambda subjects: [False for _ in subjects])
-        opened.register(project, refitted=refitted)
+        erased = (lambda subjects: [False for _ in subjects]) if returned else opened.erased(project.name)
+        with Console(stderr=True).status("opening the model and its draws"):
+            found = open_project(project, erased)
+        opened.register(project, refitted=refitted, returned=returned)
     rows = found.model.n_rows
     Console().print(f"Project {project.name}: {rows} rows, subjects in {project.subject!r}.", markup=False)
 
@@ -168,7 +175,7 @@ def requests_add(
 
     Example: `posterase requests add radon ANOKA --regulation gdpr`
     """
-    key = sys.stdin.readline().rstrip("\n") if subject == "-" else subject
+    key = sys.stdin.readline().rstrip("\r\n") if subject == "-" else subject
     with _record(record, folder) as opened:
         answer = opened.add(
             project, key, regulation, subject_request_id=identity, received_at=received_at, due_at=due_at

@@ -24,11 +24,12 @@ def parsed(data: bytes) -> Any:
     """The value of canonical bytes; other bytes, even of the same value, are refused."""
     try:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_number, parse_int=_whole)
+        again = canonical(value)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise CanonicalFormError(
             f"this is not JSON: {type(error).__name__}.", "give the file as it was made."
         ) from None
-    if canonical(value) != data:
+    if again != data:
         raise CanonicalFormError("this JSON is not in canonical form.", "give the file as it was made.")
     return value
 

@@ -40,7 +40,8 @@ def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any]
     """
     shared = dict(document)
     if not answer["rows"]:
-        shared |= {"erasure": None, "purged": []}
+        prints = {name: {**each, "after": each["before"]} for name, each in document["fingerprints"].items()}
+        shared |= {"erasure": None, "purged": [], "fingerprints": prints}
     unsigned = {
         "schema": SCHEMA,
         "issued_at": now,
@@ -72,6 +73,13 @@ def page(data: bytes) -> str:
     value = parsed(data)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise LedgerError("this is not a certificate.", "give the JSON file as it was made.")
+    try:
+        return _page(value)
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise LedgerError("this certificate is not as its schema says.", "give the JSON file as it was made.") from None
+
+
+def _page(value: dict[str, Any]) -> str:
     request, erasure, run = value["request"], value["erasure"], value["run"]
     facts = [
         ("Request", request["subject_request_id"]),
@@ -82,7 +90,7 @@ def page(data: bytes) -> str:
         ("Project", f"{value['project']['name']} (version {value['project']['version']})"),
         ("Rows removed", str(value["rows"]["count"])),
     ]
-    if run["requests"] > 1:
+    if run["requests"] > 1 and value["rows"]["count"]:
         facts.append(("Run together with", f"{run['requests'] - 1} other requests, {run['rows']} rows in all"))
     measured = _measured(erasure) if erasure else []
     parts = [
@@ -116,7 +124,7 @@ def _sentence(value: dict[str, Any]) -> str:
     """The whole of it in plain words."""
     name, count = value["project"]["name"], value["rows"]["count"]
     if not count:
-        return f"No rows of the person who asked were found in {name}. Nothing was changed."
+        return f"No rows of the person who asked were found in {name}. For this request nothing was changed."
     verdict = value["erasure"]["verdict"]
     how = {
         "measured": "and how far they are from those of a new fit was measured",
@@ -135,7 +143,7 @@ def _measured(erasure: dict[str, Any]) -> list[tuple[str, str]]:
     verdict = erasure["verdict"]
     found = [("Accepted", f"{verdict['rung']}: {verdict['reason']}")]
     epsilon = verdict["epsilon"]
-    if epsilon is not None:
+    if epsilon is not None and epsilon["value"] is not None:
         about = f"about {epsilon['value']:.4f} ± {max(epsilon['error'] or 0, 1e-4):.4f}"
         found.append(("ε", f"{about}: KL divergence from a new fit, in nats; 0 is the same"))
     failed = [each for each in erasure["rungs"] if not each["passed"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,6 +16,9 @@ from posterase.extras import need
 
 HEAD = "0001"
 """The revision of the tables that this code knows."""
+
+VERSIONS = "posterase_version"
+"""The table that says which revision is there; of our own, since a database may be shared."""
 
 WAIT_S = 30
 """How long a transaction waits for another one's lock."""
@@ -39,8 +43,10 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
-        """A transaction that only reads."""
+        """A transaction that only reads, and sees one state of the database however long it takes."""
         with _told(), self.engine.connect() as connection:
+            if not self.sqlite:
+                connection = connection.execution_options(isolation_level="REPEATABLE READ")
             yield connection
 
     @contextmanager
@@ -62,16 +68,20 @@ class Database:
     @contextmanager
     def _sqlite_lock(self, name: str) -> Iterator[Begin | None]:
         """A small database beside, held exclusively: a lock that every system has."""
-        beside = sqlite3.connect(f"{self.url.database}.{name}.lock", timeout=0, isolation_level=None)
+        path = f"{self.url.database}.{name}.lock"
+        held = False
+        try:
+            beside = sqlite3.connect(path, timeout=0, isolation_level=None)
+        except sqlite3.Error:
+            raise _no_lock(path) from None
         try:
             try:
                 beside.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorname != "SQLITE_BUSY":
-                    raise
-                yield None
-            else:
-                yield self.writing
+                held = True
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorname", "") != "SQLITE_BUSY":
+                    raise _no_lock(path) from None
+            yield self.writing if held else None
         finally:
             beside.close()
 
@@ -82,18 +92,19 @@ class Database:
             if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(number))):
                 yield None
                 return
+            process = connection.scalar(_PROCESS)
             connection.commit()
             try:
-                yield lambda: _begun(connection)
+                yield lambda: _begun_with_lock(connection, process)
             finally:
                 connection.invalidate()  # closes it, and gives the lock back whatever state it is in
 
     def revision(self) -> str | None:
         """Which version of the tables is there; None: no tables."""
         with self.reading() as connection:
-            if not sa.inspect(connection).has_table("alembic_version"):
+            if not sa.inspect(connection).has_table(VERSIONS):
                 return None
-            return connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+            return connection.scalar(sa.text(f"SELECT version_num FROM {VERSIONS}"))
 
     def upgrade(self, revision: str = "head") -> None:
         """Make the tables, or bring them to this version."""
@@ -103,15 +114,28 @@ class Database:
         settings = Config()
         settings.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         with self.writing() as connection:
-            if not self.sqlite:  # two processes that open a new record at once: one of them makes the tables
-                connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended('posterase tables', 0))"))
+            self.alone(connection)
             settings.attributes["connection"] = connection
             command.upgrade(settings, revision)
+
+    def files(self) -> list[Path]:
+        """Its own files, where it is one."""
+        if not self.sqlite or self.url.database is None:
+            return []
+        return [Path(self.url.database + ending) for ending in ("", "-wal", "-shm", "-journal")]
+
+    def alone(self, connection: sa.Connection) -> None:
+        """Let two processes that open a new record at once begin it one after the other."""
+        if not self.sqlite:
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(hashtextextended('posterase begins', 0))"))
 
     def close(self) -> None:
         """Give all connections back."""
         self.engine.dispose()
 
+
+_PROCESS = sa.select(sa.func.pg_backend_pid())
+"""The server's process that serves a connection."""
 
 _URLS = "write it as sqlite:///record.db, or postgresql://user@host/database."
 
@@ -128,7 +152,7 @@ def _url(text: str) -> sa.URL:
         folder = Path(url.database).parent
         if not folder.is_dir():
             raise RecordError(f"there is no folder {str(folder)!r} for the record.", "make it first.")
-        return url.set(drivername="sqlite+pysqlite")
+        return url.set(drivername="sqlite+pysqlite", database=os.path.realpath(url.database))  # one file, one lock
     if backend in ("postgresql", "postgres"):
         need("psycopg", "a record in PostgreSQL", "postgresql")
         return url.set(drivername="postgresql+psycopg")
@@ -143,6 +167,24 @@ def _begun(connection: sa.Connection) -> Iterator[sa.Connection]:
             yield connection
     finally:
         connection.info.pop("writes", None)
+
+
+@contextmanager
+def _begun_with_lock(connection: sa.Connection, process: int | None) -> Iterator[sa.Connection]:
+    """In the connection that holds the lock, and in no other that has silently taken its place."""
+    with _told(), _begun(connection):
+        if connection.scalar(_PROCESS) != process:
+            raise RecordError(
+                "the connection to the database was lost, and with it the lock.",
+                "run again: what was begun is finished then.",
+            )
+        yield connection
+
+
+def _no_lock(path: str) -> RecordError:
+    return RecordError(
+        f"the lock {path!r} cannot be taken.", "check your permissions; delete it if it is no file of ours."
+    )
 
 
 def _sqlite_options(connection: Any, _: Any) -> None:
@@ -162,6 +204,10 @@ def _told() -> Iterator[None]:
     """Errors of the database in our words. They are not passed on: their texts hold statements and values."""
     try:
         yield
+    except sa.exc.NoResultFound:
+        raise RecordError(
+            "the record is damaged: a row is missing.", "restore it from a backup, and verify that."
+        ) from None
     except sa.exc.DBAPIError as error:
         said = str(error.orig).splitlines()[0].lower() if error.orig else ""
         name = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None) or "no code"
@@ -170,7 +216,7 @@ def _told() -> Iterator[None]:
                 raise RecordError(problem, advice) from None
         raise RecordError(
             f"the database answered with an error ({type(error.orig).__name__}, {name}).",
-            "see the database's own log; nothing was changed.",
+            "see the database's own log; what was not finished is undone.",
         ) from None
 
 
@@ -187,5 +233,5 @@ _FAULTS = (
     ("malformed", "the record's file is damaged.", "restore it from a backup, and verify that."),
     ("SQLITE_CORRUPT", "the record's file is damaged.", "restore it from a backup, and verify that."),
     ("locked", "another process holds the record for too long.", "try again; nothing was changed."),
-    ("connection", "the database cannot be reached.", "check the server and the URL; nothing was changed."),
+    ("connection", "the database cannot be reached.", "check the server and the URL; what was not finished is undone."),
 )

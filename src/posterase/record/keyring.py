@@ -52,6 +52,11 @@ class Keys:
         inner = hmac.new(self.secret, kind.encode() + b"\0" + value, hashlib.sha256)
         return f"hmac-sha256:{inner.hexdigest()}"
 
+    @property
+    def check(self) -> str:
+        """The same for the same secret: kept with a record, so that another secret is noticed."""
+        return self.pseudonym("check", b"")
+
     def sealed(self, value: str, about: str) -> bytes:
         """Encrypted, and bound to what it is about."""
         nonce = secrets.token_bytes(NONCE)
@@ -178,7 +183,7 @@ def _write_signer(path: Path, signer: Signer) -> None:
 def _decoded(text: str, name: str) -> bytes:
     try:
         found = base64.b64decode(text, validate=True)
-    except binascii.Error:
+    except (binascii.Error, ValueError):
         found = b""
     if len(found) != 32:
         raise KeyFileError(f"{name} does not hold a key.", "restore it from where you keep copies of keys.")

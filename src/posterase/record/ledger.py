@@ -32,6 +32,7 @@ Kind = Literal[
     "key.rotated",
     "project.registered",
     "project.changed",
+    "run.completed",
     "request.received",
     "request.extended",
     "request.started",
@@ -152,6 +153,8 @@ class _Certificate:
             self.size, self.root = self.value["ledger"]["size"], self.value["ledger"]["root"]
             self.signature = bytes.fromhex(self.value["signature"]["value"])
             self.key = self.value["signature"]["key"]
+            if type(self.size) is not int or not all(isinstance(each, str) for each in (self.root, self.key)):
+                raise TypeError
             unsigned = {name: part for name, part in self.value.items() if name != "signature"}
         except (KeyError, TypeError, ValueError):
             raise LedgerError("this is not a certificate.", "give the JSON file as it was made.") from None
@@ -208,7 +211,7 @@ class _Reader:
             }
         ):
             raise LedgerError("this is not an exported ledger.", "export it: posterase requests export FILE.")
-        if value["version"] != VERSION or not isinstance(value["origin"], str):
+        if type(value["version"]) is not int or value["version"] != VERSION or not isinstance(value["origin"], str):
             raise LedgerError(f"this ledger has version {value['version']}.", "verify it with a newer posterase.")
         self.origin = value["origin"]
 
@@ -262,6 +265,8 @@ class _Reader:
         text, by = opened(note, keys)
         if set(by) != set(keys):
             raise NoteError("a change of keys is signed by both.", "")
+        if note.count("\n— ") != len(keys):
+            raise NoteError("somebody else has signed its checkpoint as well.", "")
         return Checkpoint.parse(text)
 
     def _named(self, entry: Entry, name: str) -> PublicKey:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 
+from posterase.errors import LedgerError
+
 LEAF, NODE = b"\x00", b"\x01"
 """What is hashed before a leaf and before two nodes, so that no leaf can pass for a node."""
 
@@ -34,7 +36,8 @@ class Tree:
     """Roots of its perfect subtrees, from the left."""
 
     def __post_init__(self) -> None:
-        assert len(self.peaks) == self.size.bit_count(), "a subtree for each bit of the size"
+        if len(self.peaks) != self.size.bit_count() or any(len(peak) != DIGEST for peak in self.peaks):
+            raise LedgerError("the tree that the database keeps is damaged.", "restore it from a backup.")
 
     def appended(self, data: bytes) -> Tree:
         """The tree with one more entry."""

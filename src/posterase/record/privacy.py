@@ -1,35 +1,63 @@
-"""Keeping subjects out of what is kept for ever."""
+"""Keeping subjects out of what is kept for ever.
+
+Names of files and texts of errors may hold anything, and are not kept at all. What is left are figures and texts about
+a model's parameters; labels of single elements are cut from those, and a text that names a subject all the same is
+withheld as a whole.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-HIDDEN = "⟨subject⟩"
+WITHHELD = "withheld: it named the subject"
+
+SHORTEST = 3
+"""Shorter keys are parts of too many words: they count as named only where they stand alone."""
+
+ELEMENT = re.compile(r"\[[^\]]*\]")
+"""Which element of a parameter: `a[ANOKA]`."""
+
+
+def written(value: Any) -> str:
+    """A subject's key as people write it: 17 for 17.0."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
 
 
 def mentions(text: str, subject: str) -> bool:
-    """Whether a text names a subject."""
-    return bool(_pattern([subject]).search(text))
+    """Whether a text names a subject, in any spelling of the same letters."""
+    text, subject = _folded(text), _folded(subject)
+    if len(subject) >= SHORTEST:
+        return subject in text
+    return re.search(rf"(?<![\w.]){re.escape(subject)}(?!\w|\.\d)", text) is not None
 
 
-def hidden(value: Any, subjects: Sequence[str]) -> Any:
-    """Plain JSON with every mention of these subjects, in texts and names, replaced."""
-    return _hidden(value, _pattern(subjects)) if subjects else value
+def told(text: str, subjects: Iterable[str]) -> str:
+    """A text that may be kept."""
+    cut = ELEMENT.sub("[…]", text)
+    return WITHHELD if any(mentions(cut, each) for each in subjects if len(each) >= SHORTEST) else cut
 
 
-def _hidden(value: Any, pattern: re.Pattern[str]) -> Any:
-    if isinstance(value, str):
-        return pattern.sub(HIDDEN, value)
-    if isinstance(value, dict):
-        return {pattern.sub(HIDDEN, name): _hidden(each, pattern) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_hidden(each, pattern) for each in value]
-    return value
+def report_told(report: Mapping[str, Any], subjects: list[str]) -> dict[str, Any]:
+    """An erasure's report with its free texts as they may be kept: reasons, advice, notes, names of parameters."""
+    verdict = dict(report["verdict"])
+    for name in ("reason", "advice"):
+        verdict[name] = None if verdict[name] is None else told(verdict[name], subjects)
+    verdict["notes"] = [told(note, subjects) for note in verdict["notes"]]
+    rungs = []
+    for rung in report["rungs"]:
+        kept = {**rung, "objections": [told(each, subjects) for each in rung["objections"]]}
+        if "ess" in rung:
+            kept["ess"] = {told(name, subjects): value for name, value in rung["ess"].items()}
+        rungs.append(kept)
+    return {**report, "verdict": verdict, "rungs": rungs}
 
 
-def _pattern(subjects: Sequence[str]) -> re.Pattern[str]:
-    """Any of them where it is not part of a longer word or number."""
-    longest_first = sorted(set(subjects), key=len, reverse=True)
-    return re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, longest_first))})(?![\w]|\.\d)", re.IGNORECASE)
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).casefold()

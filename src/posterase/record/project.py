@@ -85,8 +85,8 @@ class Project:
 
     @property
     def draws_path(self) -> Path:
-        """The file of draws."""
-        return Path(self.folder) / self.draws
+        """The file of draws itself, where its name is a link."""
+        return (Path(self.folder) / self.draws).resolve()
 
     @property
     def digest(self) -> str:

@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
+import functools
 import getpass
 import itertools
 import json
+import os
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,9 +29,10 @@ from posterase.record.database import HEAD, Begin, Database
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
 from posterase.record.notes import PublicKey, Signer
-from posterase.record.privacy import mentions
+from posterase.record.privacy import mentions, written
 from posterase.record.project import Project
-from posterase.record.replay import check_requests
+from posterase.record.purge import owned
+from posterase.record.replay import check_tables, folder_digest
 from posterase.record.requests import OPEN, Answer, Request, State, request_id
 from posterase.record.times import due, now, regulation_of, text_of, time_of
 
@@ -115,7 +118,7 @@ class Record:
                 raise RecordError(f"the record is of a newer posterase (tables {revision}).", "update posterase.")
             if revision != HEAD:
                 database.upgrade()
-            record = cls(database, keys, getpass.getuser() if actor is None else actor, clock)
+            record = cls(database, keys, _user() if actor is None else actor, clock)
             record._begin()
         except BaseException:
             database.close()
@@ -138,15 +141,9 @@ class Record:
         """A transaction with its entries of the ledger: all of it, or nothing."""
         with (begin or self.database.writing)() as connection:
             row = connection.execute(sa.select(schema.log).with_for_update()).one()
-            self._check_key(row.key)
-            change = Change(
-                connection,
-                self.keys,
-                self.actor,
-                row.origin,
-                Tree.from_bytes(row.size, row.peaks),
-                self._time(row.time),
-            )
+            self._check_keys(row)
+            tree = Tree.from_bytes(row.size, row.peaks)
+            change = Change(connection, self.keys, self.actor, row.origin, tree, self._time(row.time))
             yield change
             if change.tree.size > row.size:
                 values = {"size": change.tree.size, "peaks": change.tree.to_bytes(), "time": change.now}
@@ -157,23 +154,33 @@ class Record:
         with self.database.reading() as connection:
             row = connection.execute(sa.select(schema.log)).one_or_none()
         if row is not None:
-            self._check_key(row.key)
+            self._check_keys(row)
             return
-        with self.database.writing() as connection:
-            empty = {"id": 1, "origin": self.origin, "size": 0, "peaks": b"", "time": "", "key": str(self.keys.public)}
-            if connection.execute(sa.select(schema.log)).one_or_none() is None:
-                connection.execute(schema.log.insert().values(**empty))
-        with self.change() as change:
+
+        @contextmanager
+        def first() -> Iterator[sa.Connection]:
+            """A transaction that finds an empty tree, where no other process was faster."""
+            with self.database.writing() as connection:
+                self.database.alone(connection)
+                if connection.execute(sa.select(schema.log)).one_or_none() is None:
+                    own = {"origin": self.origin, "key": str(self.keys.public), "secret": self.keys.check}
+                    connection.execute(schema.log.insert().values(id=1, size=0, peaks=b"", time="", **own))
+                yield connection
+
+        with self.change(first) as change:
             if change.tree.size == 0:
                 change.append("ledger.created", {"key": str(self.keys.public)})
 
-    def _check_key(self, key: str) -> None:
-        if key != str(self.keys.public):
+    def _check_keys(self, row: Any) -> None:
+        if row.key != str(self.keys.public):
+            theirs = PublicKey.parse(row.key)
             raise KeyFileError(
-                f"this ledger is signed by key {PublicKey.parse(key).id} of {PublicKey.parse(key).name!r}; yours is "
-                f"{self.keys.public.id} of {self.origin!r}.",
+                f"this ledger is signed by key {theirs.id} of {theirs.name!r}; yours is {self.keys.public.id} of "
+                f"{self.origin!r}.",
                 "use the keys of this record.",
             )
+        if row.secret != self.keys.check:
+            raise KeyFileError("pseudonyms.key is not that of this record.", "use the keys of this record.")
 
     def _time(self, last: str) -> dt.datetime:
         time = self.clock()
@@ -186,35 +193,39 @@ class Record:
             )
         return time_of(last, "time")
 
-    def register(self, project: Project, *, refitted: bool = False) -> None:
-        """Bind a project or its changes; `refitted`: its draws were fitted anew, from the data as they are."""
-        values = {"definition": canonical(project.to_dict()).decode()}
+    def register(self, project: Project, *, refitted: bool = False, returned: bool = False) -> None:
+        """Bind a project, or what has changed of it.
+
+        Parameters
+        ----------
+        project
+            The project.
+        refitted
+            Its draws were fitted anew: other draws than the last run left are taken, and the budget begins again.
+        returned
+            People who were erased came back, and their rows are no mistake.
+        """
+        owned(project)
+        text = canonical(project.to_dict()).decode()
         with self.change() as change:
-            found = change.connection.execute(
-                sa.select(schema.projects).where(schema.projects.c.name == project.name)
-            ).one_or_none()
-            body: dict[str, Any] = {"definition": project.digest, "version": 1}
+            mine = schema.projects.c.name == project.name
+            found = change.connection.execute(sa.select(schema.projects).where(mine)).one_or_none()
+            body: dict[str, Any] = {"definition": project.digest, "folder": folder_digest(project)}
             if found is None:
-                rest = {
-                    "name": project.name,
-                    "version": 1,
-                    "draws_digest": None,
-                    "spent": 0.0,
-                    "runs": 0,
-                    "fitted_at": change.now,
-                }
-                change.connection.execute(schema.projects.insert().values(**rest, **values))
-                change.append("project.registered", body, project=project.name)
+                values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": change.now}
+                change.connection.execute(schema.projects.insert().values(definition=text, **values))
+                change.append("project.registered", {**body, "version": 1}, project=project.name)
                 return
-            if found.definition == values["definition"] and not refitted:
+            if found.definition == text and not (refitted or returned):
                 return
             self._idle(change, project.name)
-            changed: dict[str, Any] = {"version": found.version + 1, **values}
+            changed: dict[str, Any] = {"version": found.version + 1, "definition": text}
             if refitted:
-                changed |= {"draws_digest": None, "spent": 0.0, "fitted_at": change.now}
-            mine = schema.projects.c.name == project.name
+                changed |= {"draws_digest": None, "spent": 0.0}
+            if returned:
+                changed |= {"since": change.now}
             change.connection.execute(schema.projects.update().where(mine).values(**changed))
-            body |= {"version": found.version + 1, "refitted": refitted}
+            body |= {"version": found.version + 1, "refitted": refitted, "returned": returned}
             change.append("project.changed", body, project=project.name)
 
     def _idle(self, change: Change, project: str) -> None:
@@ -252,6 +263,7 @@ class Record:
         identity = str(uuid.uuid4()) if subject_request_id is None else request_id(subject_request_id)
         law = regulation_of(regulation)
         _text(subject, "subject")
+        _text(project, "project")
         with self.change() as change:
             if self._definition(change.connection, project) is None:
                 raise RequestError(f"there is no project {project!r}.", "register it: posterase requests project FILE.")
@@ -266,6 +278,8 @@ class Record:
                     self.pseudonym(project, subject),
                 )
                 same = same and (received_at is None or before.received_at == text_of(received))
+                if due_at is not None and before.extended_because is None:
+                    same = same and before.due_at == text_of(time_of(due_at, "due_at"))
                 return Answer("duplicate" if same else "conflict", _request(before))
             if received > change.time + TOLERANCE:
                 raise RequestError("received_at is in the future.", "check the time and its zone.")
@@ -403,7 +417,7 @@ class Record:
         """All that are registered."""
         with self.database.reading() as connection:
             found = connection.scalars(sa.select(schema.projects.c.definition).order_by(schema.projects.c.name))
-            return [Project.from_dict(json.loads(each)) for each in found]
+            return [definition_of(each) for each in found]
 
     def project(self, name: str) -> Project:
         """One of them."""
@@ -416,7 +430,19 @@ class Record:
     @staticmethod
     def _definition(connection: sa.Connection, name: str) -> Project | None:
         found = connection.scalar(sa.select(schema.projects.c.definition).where(schema.projects.c.name == name))
-        return None if found is None else Project.from_dict(json.loads(found))
+        return None if found is None else definition_of(found)
+
+    def erased(self, project: str) -> Callable[[Iterable[Any]], list[bool]]:
+        """A function that tells of subjects whether they were erased from a project before."""
+        table, known = schema.requests.c, schema.projects.c
+        since = sa.select(known.since).where(known.name == project).scalar_subquery()
+        query = sa.select(table.subject).where(
+            table.project == project, table.state == "completed", table.rows > 0, table.answered_at >= since
+        )
+        with self.database.reading() as connection:
+            hashes = set(connection.scalars(query))
+        named = functools.cache(lambda subject: self.pseudonym(project, subject) in hashes)
+        return lambda subjects: [named(written(each)) for each in subjects]
 
     def pseudonym(self, project: str, subject: str) -> str:
         """What a subject is called in the record; another name in every project."""
@@ -456,8 +482,23 @@ class Record:
                 found = ledger.verify(lines, [self.keys.public])
             if (found.size, found.root) != (row.size, Tree.from_bytes(row.size, row.peaks).root):
                 raise LedgerError("the tree that the database keeps is not that of its entries.", "restore a backup.")
-            check_requests(connection)
+            check_tables(connection)
         return found
+
+
+def definition_of(text: str) -> Project:
+    """A project from its row."""
+    try:
+        return Project.from_dict(json.loads(text))
+    except (ValueError, TypeError, AttributeError):
+        raise RecordError("the record is damaged: a project cannot be read.", "restore it from a backup.") from None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"user {os.getuid()}"
 
 
 def _request(row: Any) -> Request:
@@ -486,4 +527,10 @@ def _due(law: Any, received: dt.datetime, asked: str | dt.datetime | None, time:
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST or "\0" in value:
         raise RequestError(f"{what} is empty, longer than {LONGEST} characters or no text.", "use a short text.")
+    if value != value.strip():
+        raise RequestError(f"{what} begins or ends with a blank.", "leave it out.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise RequestError(f"{what} is not Unicode.", "use UTF-8.") from None
     return value

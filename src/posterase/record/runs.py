@@ -8,7 +8,8 @@
 5. *Complete*: states, certificates and entries of the ledger, in one transaction.
 
 A process that dies before 3 leaves the old draws: whoever takes the lock next sets the requests back to `pending`. One
-that dies after 3 is completed by whoever takes the lock next; 4 does nothing where it was done.
+that dies after 3 is completed by whoever takes the lock next; 4 does nothing where it was done. Where the new file was
+lost, or somebody has written other draws since, nothing is overwritten, and the requests wait again.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime as dt
-import functools
+import glob
 import hashlib
 import json
-import os
+import shutil
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,10 +43,10 @@ from posterase.record import schema
 from posterase.record.canonical import canonical
 from posterase.record.certificate import NOTHING_HELD, issue
 from posterase.record.database import Begin
-from posterase.record.privacy import hidden
+from posterase.record.privacy import report_told, told
 from posterase.record.project import Project
-from posterase.record.purge import delete, digest_of, owned, suspects, sync
-from posterase.record.record import Record
+from posterase.record.purge import delete, digest_of, others, owned, sync
+from posterase.record.record import Change, Record, definition_of
 from posterase.record.requests import Request
 from posterase.record.times import text_of
 
@@ -68,6 +69,8 @@ SAFE_TO_TELL = (
 """Errors whose texts hold no data; of others only the kind and the place are told."""
 
 CUT_OFF = "the run was cut off"
+LOST = "what the run had written is not there any more, or the draws were changed since"
+NOT_TOGETHER = "alone it would pass; together with the others it did not, and waits"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,24 +188,23 @@ def run(
     with record.database.locked(project) as begin:
         if begin is None:
             return None
-        definition = record.project(project)
-        _recover(record, definition, begin)
-        claim = _claim(record, definition, begin, due_within)
+        _recover(record, record.project(project), begin)
+        claim = _claim(record, project, begin, due_within)
         if not claim.subjects:
             return Ran("", [])
+        failed: Exception | None = None
         try:
-            prepared = _prepare(record, definition, claim, opener, keep_old, report)
-            with begin() as connection:
-                sealed = record.keys.sealed(canonical(prepared).decode(), claim.run)
-                mine = schema.runs.c.id == claim.run
-                connection.execute(schema.runs.update().where(mine).values(prepared=sealed))
+            prepared = _prepare(record, claim, opener, keep_old, report)
+            _write_down(record, begin, claim.run, prepared)
         except BaseException as error:
             with contextlib.suppress(RecordError):  # then whoever comes next does it
-                _release(record, definition, begin, claim.run, _told(error))
+                _release(record, claim.project, begin, claim.run, _place(error))
             if isinstance(error, SAFE_TO_TELL) or not isinstance(error, Exception):
                 raise
-            raise RecordError(f"the run failed: {_told(error)}.", "mend that; the requests wait again.") from None
-        _settle(record, definition, begin, prepared)
+            failed = RecordError(f"the run failed: {_place(error)}.", "mend that; the requests wait again.")
+        if failed is not None:
+            raise failed  # here, so that the error itself, whose text may hold data, is not its context
+        _settle(record, claim.project, begin, prepared)
     return Ran(claim.run, [record.get(each) for each in claim.subjects])
 
 
@@ -236,6 +238,7 @@ def _recover(record: Record, project: Project, begin: Begin) -> int:
 @dataclasses.dataclass(frozen=True)
 class _Claim:
     run: str
+    project: Project
     started_at: str
     subjects: dict[str, str]
     """Of each request, in the order of their dates."""
@@ -243,90 +246,92 @@ class _Claim:
     version: int
     spent: float
     draws: str | None
-    """The digest of the draws that the record knows; None before the first run."""
+    """The digest of the draws that the last run left; None before the first run."""
+    code: str | None
+    """The digest of the code of the last run."""
 
 
-def _claim(record: Record, project: Project, begin: Begin, due_within: dt.timedelta | None) -> _Claim:
+def _claim(record: Record, project: str, begin: Begin, due_within: dt.timedelta | None) -> _Claim:
     table = schema.requests.c
-    query = sa.select(schema.requests).where(table.project == project.name, table.state == "pending")
+    query = sa.select(schema.requests).where(table.project == project, table.state == "pending")
     with record.change(begin) as change:
         if due_within is not None:
             query = query.where(table.due_at <= text_of(change.time + due_within))
         query = query.order_by(table.due_at, table.id).with_for_update(skip_locked=True)
         rows = change.connection.execute(query).all()
-        known = change.connection.execute(
-            sa.select(schema.projects).where(schema.projects.c.name == project.name)
-        ).one()
-        name = f"{project.name}-{change.tree.size}"  # no other run begins at this entry
+        known = change.connection.execute(sa.select(schema.projects).where(schema.projects.c.name == project)).one()
+        name = f"{project}-{change.tree.size}"  # no other run begins at this entry
         if rows:
-            values = {"id": name, "project": project.name, "started_at": change.now, "actor": record.actor}
+            values = {"id": name, "project": project, "started_at": change.now, "actor": record.actor}
             change.connection.execute(schema.runs.insert().values(**values))
         for row in rows:
             change.update(row.id, state="in_progress", run=name)
-            change.append("request.started", {"run": name}, project=project.name, request=row.id)
-        subjects = {row.id: record.keys.unsealed(row.sealed, row.id) for row in rows}
-        seed = project.seed + known.runs
-        return _Claim(name, change.now, subjects, seed, known.version, known.spent, known.draws_digest)
+            change.append("request.started", {"run": name}, project=project, request=row.id)
+        return _Claim(
+            name,
+            definition_of(known.definition),
+            change.now,
+            {row.id: record.keys.unsealed(row.sealed, row.id) for row in rows},
+            known.runs,
+            known.version,
+            known.spent,
+            known.draws_digest,
+            known.code,
+        )
 
 
 # --- 2. erase
 
 
-def _prepare(
-    record: Record, project: Project, claim: _Claim, opener: Opener, keep_old: bool, report: Report
-) -> dict[str, Any]:
-    """Erase, write the new draws beside the old ones, and put down all that completing will need."""
-    before = _known_draws(project, claim)
-    purged = owned(project)
-    others = [f"{each}, in the project's folder: it may hold the rows" for each in suspects(project, purged)]
+def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, report: Report) -> dict[str, Any]:
+    """Erase, write the new draws beside the old ones, and put together all that completing will need."""
+    project = claim.project
+    before = _known_draws(claim)
+    own = owned(project)
+    beside = others(project, [*record.database.files(), *(path for paths in own.values() for path in paths)])
     report("opening the model and its draws")
-    fit = opener(project, _erased(record, project))
-    rows = {each: sorted(set(map(int, fit.rows_of(subject)))) for each, subject in claim.subjects.items()}
-    union = _Union(fit, rows, claim, report)
-    union.take([each for each in rows if rows[each]])
-    subjects = list(claim.subjects.values())
-    attempt = union.best
+    fit = opener(project, record.erased(project.name))
+    union = _Union(fit, claim, report)
+    union.take_all()
+    attempt, subjects = union.best, list(claim.subjects.values())
     swap = None if attempt is None else _beside(project, claim.run, attempt, before, keep_old)
     kept = [] if swap is None or swap["kept_as"] is None else [f"the draws before, kept as {swap['kept_as']}"]
-    not_erased = [*kept, *others, *(attempt.not_erased if attempt else ()), *project.beyond, *NOT_REACHED]
-    after = fit.facts.data if attempt is None else attempt.data
+    notes = [] if attempt is None else [told(note, subjects) for note in attempt.not_erased]
+    prints = record.keys.pseudonym("data", fit.facts.data), fit.facts.code
     return {
         "run": {
             "id": claim.run,
-            "requests": len(rows),
+            "requests": len(union.accepted) + sum(not rows for rows in union.of.values()),
             "rows": len(union.rows),
-            "seed": claim.seed,
+            "seed": project.seed + claim.seed,
             "started_at": claim.started_at,
             "actor": record.actor,
         },
         "project": {"name": project.name, "version": claim.version, "definition": project.digest},
-        "answers": {each: _answer(record, project, union, each) for each in rows},
+        "answers": {each: _answer(record, union, each, subjects) for each in claim.subjects},
         "swap": swap,
-        "purge": [] if attempt is None else purged,
         "spent": claim.spent if attempt is None else attempt.spent,
-        "subjects": subjects,
-        "document": hidden(
-            {
-                "erasure": None if attempt is None else attempt.report,
-                "fingerprints": {
-                    "data": {
-                        "before": record.keys.pseudonym("data", fit.facts.data),
-                        "after": record.keys.pseudonym("data", after),
-                    },
-                    "draws": {"before": before, "after": before if swap is None else swap["after"]},
-                    "code": {"before": fit.facts.code, "after": fit.facts.code},
+        "document": {
+            "erasure": None if attempt is None else report_told(attempt.report, subjects),
+            "fingerprints": {
+                "data": {
+                    "before": prints[0],
+                    "after": prints[0] if attempt is None else record.keys.pseudonym("data", attempt.data),
                 },
-                "versions": fit.facts.versions,
-                "hardware": fit.facts.hardware,
-                "assumptions": list(fit.facts.assumptions),
-                "not_erased": not_erased,
+                "draws": {"before": before, "after": before if swap is None else swap["after"]},
+                "code": {"before": claim.code or prints[1], "after": prints[1]},
             },
-            subjects,
-        ),
+            "versions": fit.facts.versions,
+            "hardware": fit.facts.hardware,
+            "assumptions": list(fit.facts.assumptions),
+            "purged": [f"{len(paths)} by {pattern}" for pattern, paths in own.items() if paths],
+            "not_erased": [*kept, *beside, *notes, *project.beyond, *NOT_REACHED],
+        },
     }
 
 
-def _known_draws(project: Project, claim: _Claim) -> str:
+def _known_draws(claim: _Claim) -> str:
+    project = claim.project
     if not project.draws_path.is_file():
         raise ProjectError(f"there is no file {str(project.draws_path)!r}.", "put the draws back there.")
     found = digest_of(project.draws_path)
@@ -338,48 +343,69 @@ def _known_draws(project: Project, claim: _Claim) -> str:
     return found
 
 
-def _erased(record: Record, project: Project) -> Erased:
-    """Which subjects were erased since the model was fitted."""
-    table, known = schema.requests.c, schema.projects.c
-    fitted = sa.select(known.fitted_at).where(known.name == project.name).scalar_subquery()
-    query = sa.select(table.subject).where(
-        table.project == project.name, table.state == "completed", table.rows > 0, table.answered_at >= fitted
-    )
-    with record.database.reading() as connection:
-        hashes = set(connection.scalars(query))
-    named = functools.cache(lambda subject: record.pseudonym(project.name, subject) in hashes)
-    return lambda subjects: [named(str(each)) for each in subjects]
-
-
 @dataclasses.dataclass
 class _Union:
     """The largest set of requests, found by halving, that an erasure is accepted for."""
 
     fit: Fit
-    of: dict[str, list[int]]
-    """Rows of each request."""
     claim: _Claim
     report: Report
+    of: dict[str, list[int]] = dataclasses.field(default_factory=dict)
+    """Rows of each request."""
     best: Attempt | None = None
+    accepted: list[str] = dataclasses.field(default_factory=list)
     rows: set[int] = dataclasses.field(default_factory=set)
     refused: dict[str, str] = dataclasses.field(default_factory=dict)
-    """Why, of each request that was set apart."""
+    """Why, of each request that is refused."""
+    waits: dict[str, str] = dataclasses.field(default_factory=dict)
+    """Why, of each request that could not be answered this time: an error is no answer."""
+    error: Exception | None = None
+
+    def take_all(self) -> None:
+        """All requests; where none could be answered because of errors, the last one is raised."""
+        for request, subject in self.claim.subjects.items():
+            try:
+                self.of[request] = sorted(set(map(int, self.fit.rows_of(subject))))
+            except Exception as error:  # whatever it is, it is this request's
+                self._wait(request, error)
+        self.take([each for each, rows in self.of.items() if rows])
+        if self.error is not None and len(self.waits) == len(self.claim.subjects):
+            raise self.error
 
     def take(self, group: list[str]) -> None:
         """Add a group of requests to those that were accepted; where it fails, one half after the other."""
         asked = self.rows.union(*(self.of[each] for each in group))
-        if asked == self.rows:
-            return
-        self.report(f"erasing {len(asked)} rows")
-        tried = self.fit.erase(sorted(asked), self.claim.seed, self.claim.spent)
-        if tried.accepted:
+        tried = self._tried(asked, group) if asked != self.rows else self.best
+        if tried is not None and tried.accepted:
             self.best, self.rows = tried, asked
-        elif len(group) == 1:
-            self.refused[group[0]] = tried.reason
-        else:
+            self.accepted += group
+        elif len(group) > 1:
             middle = len(group) // 2
             self.take(group[:middle])
             self.take(group[middle:])
+        elif tried is not None:
+            self._set_apart(group[0], tried)
+
+    def _set_apart(self, request: str, tried: Attempt) -> None:
+        """Refused, but where it fails only together with others that were accepted: then it waits."""
+        alone = self._tried(set(self.of[request]), [request]) if self.rows else tried
+        if alone is not None and alone.accepted:
+            self.waits[request] = NOT_TOGETHER
+        elif alone is not None:
+            self.refused[request] = alone.reason
+
+    def _tried(self, rows: set[int], group: list[str]) -> Attempt | None:
+        """An erasure; None where it ended in an error."""
+        self.report(f"erasing {len(rows)} rows")
+        try:
+            return self.fit.erase(sorted(rows), self.claim.project.seed + self.claim.seed, self.claim.spent)
+        except Exception as error:
+            if len(group) == 1:
+                self._wait(group[0], error)
+            return None
+
+    def _wait(self, request: str, error: Exception) -> None:
+        self.waits[request], self.error = _place(error), error
 
 
 def _beside(project: Project, run: str, attempt: Attempt, before: str, keep_old: bool) -> dict[str, Any]:
@@ -391,33 +417,51 @@ def _beside(project: Project, run: str, attempt: Attempt, before: str, keep_old:
     return {"beside": beside.name, "before": before, "after": digest_of(beside), "kept_as": kept}
 
 
-def _answer(record: Record, project: Project, union: _Union, request: str) -> dict[str, Any]:
-    rows = union.of[request]
-    selector = record.keys.pseudonym(f"rows of {project.name}", canonical(rows)) if rows else None
-    return {"rows": len(rows), "selector": selector, "refused": union.refused.get(request)}
+def _answer(record: Record, union: _Union, request: str, subjects: list[str]) -> dict[str, Any]:
+    rows = union.of.get(request, [])
+    selector = record.keys.pseudonym(f"rows of {union.claim.project.name}", canonical(rows)) if rows else None
+    refused = told(union.refused[request], subjects) if request in union.refused else None
+    return {"rows": len(rows), "selector": selector, "refused": refused, "waits": union.waits.get(request)}
 
 
-def _told(error: BaseException) -> str:
+def _place(error: BaseException) -> str:
     """An error's kind and place. Its text may hold data."""
     where = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(where[-1].filename).name}, line {where[-1].lineno})" if where else ""
     return f"{type(error).__name__}{place}"
 
 
+# --- 3. prepare
+
+
+def _write_down(record: Record, begin: Begin, run: str, prepared: dict[str, Any]) -> None:
+    """From here on the run is completed."""
+    sealed = record.keys.sealed(canonical(prepared).decode(), run)
+    with begin() as connection:
+        changed = connection.execute(schema.runs.update().where(schema.runs.c.id == run).values(prepared=sealed))
+        if changed.rowcount != 1:
+            raise RecordError("another process has ended this run.", "see what became of its requests; run again.")
+
+
 def _release(record: Record, project: Project, begin: Begin, run: str, reason: str) -> None:
-    """Undo a run that was not prepared: its requests wait again, and the draws are the old ones."""
+    """Undo a run: its requests wait again, and the draws are the old ones."""
     path = project.draws_path
-    for stray in path.parent.glob(f"*{path.name}.{run}.new*"):
-        stray.unlink(missing_ok=True)
+    with _files_told(project):
+        for stray in path.parent.glob(f"*{glob.escape(f'{path.name}.{run}.new')}*"):
+            stray.unlink(missing_ok=True)
     table = schema.requests.c
     with record.change(begin) as change:
         query = (
             sa.select(table.id).where(table.run == run, table.state == "in_progress").order_by(table.due_at, table.id)
         )
         for each in change.connection.scalars(query).all():
-            change.update(each, state="pending", run=None)
-            change.append("request.released", {"run": run, "reason": reason}, project=project.name, request=each)
+            _wait_again(change, project.name, run, each, reason)
         change.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
+
+
+def _wait_again(change: Change, project: str, run: str, request: str, reason: str) -> None:
+    change.update(request, state="pending", run=None)
+    change.append("request.released", {"run": run, "reason": reason}, project=project, request=request)
 
 
 # --- 4. swap, 5. complete
@@ -425,55 +469,81 @@ def _release(record: Record, project: Project, begin: Begin, run: str, reason: s
 
 def _settle(record: Record, project: Project, begin: Begin, prepared: dict[str, Any]) -> None:
     """Put the new draws in place and complete the requests; what was done already is not done again."""
-    _swap(project, prepared["swap"])
-    left = delete(project, prepared["purge"])
-    document = prepared["document"] | {
-        "run": prepared["run"],
-        "project": prepared["project"],
-        "purged": hidden([each for each in prepared["purge"] if each not in left], prepared["subjects"]),
-    }
-    document["not_erased"] = [
-        *(f"{each}, which could not be deleted" for each in hidden(left, prepared["subjects"])),
-        *document["not_erased"],
-    ]
-    run = prepared["run"]["id"]
+    run, swap, document = prepared["run"]["id"], prepared["swap"], dict(prepared["document"])
+    left = 0
+    if swap is not None:
+        with _files_told(project):
+            there = _swap(project, swap)
+        if not there:
+            _release(record, project, begin, run, LOST)
+            return
+        left = delete(project)
+    if left:
+        document["not_erased"] = [f"{left} of the files to delete, which could not be", *document["not_erased"]]
+    document |= {"run": prepared["run"], "project": prepared["project"]}
     with record.change(begin) as change:
         for identity, answer in prepared["answers"].items():
-            row = change.request(identity)
-            common = {"sealed": None, "run": None, "rows": answer["rows"], "answered_at": change.now}
-            if answer["refused"] is not None:
-                reason = hidden(answer["refused"], prepared["subjects"])
-                change.update(identity, state="refused", reason=reason, **common)
-                body = {"run": run, "reason": reason, "rows": answer["rows"]}
-                change.append("request.refused", body, project=project.name, request=identity)
-                continue
-            made = issue(record.keys, change.tree, change.now, row, answer, document)
-            change.connection.execute(schema.certificates.insert().values(request=identity, document=made))
-            digest = f"sha256:{hashlib.sha256(made).hexdigest()}"
-            reason = None if answer["rows"] else NOTHING_HELD
-            change.update(identity, state="completed", reason=reason, certificate=digest, **common)
-            body = {"run": run, "certificate": digest, "rows": answer["rows"]}
-            change.append("request.completed", body, project=project.name, request=identity)
-        known = schema.projects.c
-        values = {"spent": prepared["spent"], "runs": known.runs + 1}
-        values["draws_digest"] = document["fingerprints"]["draws"]["after"]
+            if answer["waits"] is not None:
+                _wait_again(change, project.name, run, identity, answer["waits"])
+            else:
+                _complete(record, change, identity, answer, document)
+        known, draws = schema.projects.c, document["fingerprints"]["draws"]["after"]
+        code = document["fingerprints"]["code"]["after"]
+        values = {"spent": prepared["spent"], "runs": known.runs + 1, "draws_digest": draws, "code": code}
         change.connection.execute(schema.projects.update().where(known.name == project.name).values(**values))
+        body = {"run": run, "draws": draws, "spent": prepared["spent"], "code": code}
+        change.append("run.completed", body, project=project.name)
         change.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
 
 
-def _swap(project: Project, swap: dict[str, Any] | None) -> None:
-    """The new file takes the old one's name, which also deletes the old one."""
-    if swap is None:
+def _complete(record: Record, change: Change, request: str, answer: dict[str, Any], document: dict[str, Any]) -> None:
+    row, run, project = change.request(request), document["run"]["id"], document["project"]["name"]
+    common = {"sealed": None, "run": None, "rows": answer["rows"], "answered_at": change.now}
+    if answer["refused"] is not None:
+        change.update(request, state="refused", reason=answer["refused"], **common)
+        body = {"run": run, "reason": answer["refused"], "rows": answer["rows"]}
+        change.append("request.refused", body, project=project, request=request)
         return
+    made = issue(record.keys, change.tree, change.now, row, answer, document)
+    change.connection.execute(schema.certificates.insert().values(request=request, document=made))
+    digest = f"sha256:{hashlib.sha256(made).hexdigest()}"
+    reason = None if answer["rows"] else NOTHING_HELD
+    change.update(request, state="completed", reason=reason, certificate=digest, **common)
+    body = {"run": run, "certificate": digest, "rows": answer["rows"], "reason": reason}
+    change.append("request.completed", body, project=project, request=request)
+
+
+def _swap(project: Project, swap: dict[str, Any]) -> bool:
+    """The new file takes the old one's name, which also deletes the old one. False where it cannot be: see `LOST`."""
     path = project.draws_path
     beside = path.with_name(swap["beside"])
-    if beside.exists():
-        if swap["kept_as"] is not None and not (kept := path.with_name(swap["kept_as"])).exists():
-            os.link(path, kept)
-        beside.replace(path)
-        sync(path.parent)
-    elif digest_of(path) != swap["after"]:
-        raise RecordError(
-            f"neither the new draws of {project.name!r} nor the file they were to replace are there.",
-            "restore the project's folder from before this run, with the record of the same time.",
+    if not path.parent.is_dir():
+        raise ProjectError(
+            f"the folder {str(path.parent)!r} is not there.", "put it back: a run waits to be completed."
         )
+    now = digest_of(path) if path.exists() else swap["before"]
+    if now == swap["after"]:
+        beside.unlink(missing_ok=True)
+        return True
+    if now != swap["before"] or not beside.exists() or digest_of(beside) != swap["after"]:
+        return False
+    if swap["kept_as"] is not None and path.exists() and not (kept := path.with_name(swap["kept_as"])).exists():
+        half = beside.with_name(f"{beside.name}.old")
+        shutil.copy2(path, half)
+        half.replace(kept)
+    beside.replace(path)
+    sync(path.parent)
+    return True
+
+
+@contextlib.contextmanager
+def _files_told(project: Project) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, RecordError):
+            raise
+        raise ProjectError(
+            f"files of {project.name!r} cannot be changed: {error.strerror or type(error).__name__}.",
+            "mend that, and run again: what was begun is finished then.",
+        ) from None

@@ -20,6 +20,9 @@ log = sa.Table(
     sa.Column("peaks", sa.LargeBinary, nullable=False),
     sa.Column("time", TIME, nullable=False),
     sa.Column("key", sa.Text, nullable=False),
+    sa.Column(
+        "secret", sa.Text, nullable=False, comment="A keyed hash of nothing: tells whether a secret is the right one."
+    ),
     comment="One row: the Merkle tree as it stands, its newest time, and the key that signs.",
 )
 
@@ -39,7 +42,8 @@ projects = sa.Table(
     sa.Column("name", sa.String(64), primary_key=True),
     sa.Column("definition", sa.Text, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("fitted_at", TIME, nullable=False),
+    sa.Column("since", TIME, nullable=False, comment="Erasures before this do not count: those people came back."),
+    sa.Column("code", sa.Text, comment="A digest of the code that built the model in the last run."),
     sa.Column("draws_digest", sa.String(71)),
     sa.Column("spent", sa.Float, nullable=False),
     sa.Column("runs", sa.Integer, nullable=False),
@@ -57,7 +61,7 @@ requests = sa.Table(
     sa.Column("due_at", TIME, nullable=False),
     sa.Column("extended_because", sa.Text),
     sa.Column("state", sa.String(16), nullable=False),
-    sa.Column("run", sa.String(36)),
+    sa.Column("run", sa.String(80)),
     sa.Column("rows", sa.Integer),
     sa.Column("reason", sa.Text),
     sa.Column("answered_at", TIME),
@@ -70,12 +74,12 @@ requests = sa.Table(
 runs = sa.Table(
     "runs",
     metadata,
-    sa.Column("id", sa.String(36), primary_key=True),
+    sa.Column("id", sa.String(80), primary_key=True),
     sa.Column("project", sa.String(64), sa.ForeignKey("projects.name"), nullable=False),
     sa.Column("started_at", TIME, nullable=False),
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column(
-        "prepared", sa.Text, comment="All that completing it needs; from then on it is completed, not run again."
+        "prepared", sa.LargeBinary, comment="All that completing it needs; from then on it is completed, not run again."
     ),
     comment="Runs that are not over: under way, or cut off.",
 )

@@ -17,6 +17,13 @@ RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\
 SPAN = re.compile(r"(\d+)\s*([hdw])")
 
 
+EARLIEST, LATEST = 1970, 9000
+"""Years."""
+
+LONGEST = 100_000
+"""Hours, days or weeks of a span."""
+
+
 class Term(NamedTuple):
     """How long there is to answer."""
 
@@ -58,7 +65,7 @@ def now() -> dt.datetime:
 
 def text_of(time: dt.datetime) -> str:
     """RFC 3339 in UTC, to the second: such texts sort as their times do."""
-    return time.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return time.astimezone(dt.UTC).replace(tzinfo=None, microsecond=0).isoformat() + "Z"
 
 
 def time_of(text: str | dt.datetime, what: str) -> dt.datetime:
@@ -71,10 +78,12 @@ def time_of(text: str | dt.datetime, what: str) -> dt.datetime:
     if not isinstance(text, str) or not RFC3339.fullmatch(text):
         raise RequestError(f"{what} is no time by RFC 3339: {text!r}.", advice)
     try:
-        found = dt.datetime.fromisoformat(text.upper())
-        return found.astimezone(dt.UTC).replace(microsecond=0)
+        found = dt.datetime.fromisoformat(text.upper()).astimezone(dt.UTC).replace(microsecond=0)
     except (ValueError, OverflowError):
         raise RequestError(f"{what} is a time that no calendar has: {text!r}.", advice) from None
+    if not EARLIEST <= found.year <= LATEST:
+        raise RequestError(f"{what} is of the year {found.year}.", advice)
+    return found
 
 
 def span_of(text: str) -> dt.timedelta:
@@ -83,10 +92,9 @@ def span_of(text: str) -> dt.timedelta:
     if not found:
         raise RequestError(f"{text!r} is no span of time.", "write it as 7d, 36h or 2w.")
     number, unit = int(found[1]), {"h": "hours", "d": "days", "w": "weeks"}[found[2]]
-    try:
-        return dt.timedelta(**{unit: number})
-    except OverflowError:
-        raise RequestError(f"{text!r} is longer than any calendar.", "use fewer days.") from None
+    if number > LONGEST:
+        raise RequestError(f"{text!r} is too long.", "use a shorter span.")
+    return dt.timedelta(**{unit: number})
 
 
 def due(regulation: Regulation, received: dt.datetime, extended: bool = False) -> dt.datetime | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from alembic import context
 
+from posterase.record.database import VERSIONS
 from posterase.record.schema import metadata
 
 connection = context.config.attributes["connection"]
-context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
+context.configure(connection=connection, target_metadata=metadata, render_as_batch=True, version_table=VERSIONS)
 context.run_migrations()

@@ -31,6 +31,12 @@ def upgrade() -> None:
         sa.Column("peaks", sa.LargeBinary(), nullable=False),
         sa.Column("time", sa.String(length=20), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
+        sa.Column(
+            "secret",
+            sa.Text(),
+            nullable=False,
+            comment="A keyed hash of nothing: tells whether a secret is the right one.",
+        ),
         sa.PrimaryKeyConstraint("id"),
         comment="One row: the Merkle tree as it stands, its newest time, and the key that signs.",
     )
@@ -39,7 +45,15 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("definition", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column("fitted_at", sa.String(length=20), nullable=False),
+        sa.Column(
+            "since",
+            sa.String(length=20),
+            nullable=False,
+            comment="Erasures before this do not count: those people came back.",
+        ),
+        sa.Column(
+            "code", sa.Text(), nullable=True, comment="A digest of the code that built the model in the last run."
+        ),
         sa.Column("draws_digest", sa.String(length=71), nullable=True),
         sa.Column("spent", sa.Float(), nullable=False),
         sa.Column("runs", sa.Integer(), nullable=False),
@@ -61,7 +75,7 @@ def upgrade() -> None:
         sa.Column("due_at", sa.String(length=20), nullable=False),
         sa.Column("extended_because", sa.Text(), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
-        sa.Column("run", sa.String(length=36), nullable=True),
+        sa.Column("run", sa.String(length=80), nullable=True),
         sa.Column("rows", sa.Integer(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("answered_at", sa.String(length=20), nullable=True),
@@ -78,13 +92,13 @@ def upgrade() -> None:
 
     op.create_table(
         "runs",
-        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("id", sa.String(length=80), nullable=False),
         sa.Column("project", sa.String(length=64), nullable=False),
         sa.Column("started_at", sa.String(length=20), nullable=False),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column(
             "prepared",
-            sa.Text(),
+            sa.LargeBinary(),
             nullable=True,
             comment="All that completing it needs; from then on it is completed, not run again.",
         ),
