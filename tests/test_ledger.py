@@ -362,6 +362,27 @@ def test_certificates_are_found_in_the_ledger_and_forgeries_are_not():
         verify(lines, [LAST], certificates=[moved])
 
 
+def test_odd_lines_end_in_an_error_of_ours():
+    deep = b'{"a":' * 600 + b"1" + b"}" * 600
+    header = LINES[0]
+    for lines in (
+        [header, deep],
+        [header.replace(b'"version":1', b'"version":true')],
+        [*LINES[:3], b"\n", *LINES[3:]],
+        [line.replace(b"\n", b"\r\n") for line in LINES],
+        [header, LINES[1], LINES[2].replace(b'\\n"}', b'\\n\xe2\x80\x94 x AAAAAAAA\\n"}'), *LINES[3:]],
+        [header, *LINES],
+    ):
+        with pytest.raises(LedgerError):
+            verify(lines, [FIRST, LAST])
+    for wrong in ({"size": [1], "root": ""}, {"size": 1, "root": None}):
+        made = certificate(1, "")
+        value = json.loads(made)
+        value["ledger"] |= wrong
+        with pytest.raises(LedgerError, match="not a certificate"):
+            verify(LINES, [FIRST], certificates=[canonical(value)])
+
+
 def test_what_is_no_ledger_is_told_so():
     for lines in ([b"hello\n"], [b"{}\n"], [canonical({"format": "posterase-ledger", "version": 2, "origin": "a"})]):
         with pytest.raises(LedgerError):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import textwrap
 
 import numpy as np
 import pytest
@@ -80,9 +80,9 @@ def test_from_the_request_to_the_verified_certificate(here):
     assert "100 rows, subjects in 'person'" in begin()
     before = np.load(here / "visits" / "visits.npz")
     first = hand_in("person-03")["subject_request_id"]
-    second = json.loads(call("requests", "add", "visits", "-", "--regulation", "ccpa", "--json", given="person-11\n"))[
-        "subject_request_id"
-    ]
+    second = json.loads(
+        call("requests", "add", "visits", "-", "--regulation", "ccpa", "--json", given="person-11\r\n")
+    )["subject_request_id"]
     assert [line.split()[0] for line in call("requests", "list").splitlines()] == ["request", first, second]
     assert "2 requests: 2 completed" in call("requests", "run", "visits", "--due-within", "60d")
     kept = ~np.isin(before["person"], ["person-03", "person-11"])
@@ -123,40 +123,80 @@ def test_one_request_after_another_from_what_the_last_one_left(here):
     tree.close()
 
 
+MODEL = """
+import jax.numpy as jnp
+import numpy as np
+
+import posterase as pe
+
+
+def build(draws, {parameters}):
+    data = np.load(draws.parent / "visits.npz")
+    number = np.array([float(each[-2:]) for each in data["person"]])
+    left = ~np.array(erased(number)) if {leave_out} else np.ones(number.size, bool)
+    rows = {{"person": jnp.asarray(number[left]), "y": jnp.asarray(data["values"][left])}}
+    model = pe.Model(lambda p: -0.5 * (p["mu"] / 10) ** 2, lambda p, rows: -0.5 * (rows["y"] - p["mu"]) ** 2, rows)
+    return model, pe.Draws.load(draws)
+"""
+PROJECT = 'name = "visits"\ndraws = "draws.nc"\nmodel = "visits_model:build"\nsubject = "person"\n[policy]\ness = 300\n'
+
+
+def write_model(here, parameters="erased", leave_out=True):
+    text = MODEL.format(parameters=parameters, leave_out=leave_out)
+    (here / "visits" / "visits_model.py").write_text(text)
+    (here / "visits" / "project.toml").write_text(PROJECT)
+
+
 def test_a_model_built_by_a_function(here):
     """The data are where they were: who was erased before is left out when they are read."""
-    (here / "visits" / "visits_model.py").write_text(
-        textwrap.dedent(
-            """
-            import jax.numpy as jnp
-            import numpy as np
-
-            import posterase as pe
-
-
-            def build(draws, erased):
-                data = np.load(draws.parent / "visits.npz")
-                left = ~np.array(erased(data["person"]))
-                number = np.array([int(each[-2:]) for each in data["person"]])
-                rows = {"person": jnp.asarray(number[left]), "y": jnp.asarray(data["values"][left])}
-                model = pe.Model(
-                    lambda p: -0.5 * (p["mu"] / 10) ** 2, lambda p, rows: -0.5 * (rows["y"] - p["mu"]) ** 2, rows
-                )
-                return model, pe.Draws.load(draws)
-            """
-        )
-    )
-    (here / "visits" / "project.toml").write_text(
-        'name = "visits"\ndraws = "draws.nc"\nmodel = "visits_model:build"\nsubject = "person"\n[policy]\ness = 300\n'
-    )
+    write_model(here)
     begin()
-    identity = hand_in("3")["subject_request_id"]
+    identity = hand_in("3")["subject_request_id"]  # the data have 3.0
     assert "1 completed" in call("requests", "run", "visits")
     call("requests", "show", identity, "--certificate", "certificate.json")
     found = json.loads((here / "certificate.json").read_text())
-    assert found["fingerprints"]["code"]["after"].startswith("sha256:")
+    source = (here / "visits" / "visits_model.py").read_bytes()
+    assert found["fingerprints"]["code"]["after"] == f"sha256:{hashlib.sha256(source).hexdigest()}"
     assert found["erasure"]["policy"]["ess"] == 300
     assert found["erasure"]["removed_rows"] == VISITS
+    hand_in("3")
+    assert "0 rows" in call("requests", "run", "visits")
+    (here / "visits" / "project.toml").write_text(PROJECT.replace("300", "200"))
+    assert "96 rows" in call("requests", "project", "visits/project.toml")
+
+
+def test_people_who_were_erased_do_not_come_back_by_themselves(here):
+    """A model that forgets to leave them out, or was fitted anew from a source that still has them."""
+    write_model(here)
+    begin()
+    hand_in("3")
+    call("requests", "run", "visits")
+    write_model(here, parameters="*, erased", leave_out=False)  # and the module is read again
+    hand_in("4")
+    with pytest.raises(ProjectError, match="1 of the subjects in the data were erased before"):
+        call("requests", "run", "visits")
+    with pytest.raises(ProjectError, match="erased before"):
+        call("requests", "project", "visits/project.toml", "--refitted")
+    assert "100 rows" in call("requests", "project", "visits/project.toml", "--refitted", "--returned")
+    assert "1 completed" in call("requests", "run", "visits")
+
+
+def test_an_error_of_the_model_is_told_by_its_kind_and_line(here):
+    write_model(here)
+    file = here / "visits" / "visits_model.py"
+    good = file.read_text()
+    for text, says in [
+        (
+            good.replace("    rows = ", '    raise ValueError("person-03 has 17.25")\n    rows = '),
+            r"ValueError \(visits_",
+        ),
+        (good.replace("return model, pe.Draws.load(draws)", "return 1, 2"), "return"),
+        ("syntax error", "SyntaxError"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(ProjectError, match=says) as raised:
+            begin() if not (here / "keys").exists() else call("requests", "project", "visits/project.toml")
+        assert "17.25" not in repr([raised.value, raised.value.__cause__, raised.value.__context__])
 
 
 def test_a_request_that_is_refused(here):

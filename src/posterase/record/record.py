@@ -59,6 +59,11 @@ class Change:
         """When it happens."""
         return text_of(self.time)
 
+    @property
+    def answered(self) -> dict[str, Any]:
+        """When and where the next entry answers a request."""
+        return {"answered_at": self.now, "entry": self.tree.size}
+
     def append(
         self,
         kind: ledger.Kind,
@@ -212,7 +217,7 @@ class Record:
             found = change.connection.execute(sa.select(schema.projects).where(mine)).one_or_none()
             body: dict[str, Any] = {"definition": project.digest, "folder": folder_digest(project)}
             if found is None:
-                values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": change.now}
+                values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": change.tree.size}
                 change.connection.execute(schema.projects.insert().values(definition=text, **values))
                 change.append("project.registered", {**body, "version": 1}, project=project.name)
                 return
@@ -223,7 +228,7 @@ class Record:
             if refitted:
                 changed |= {"draws_digest": None, "spent": 0.0}
             if returned:
-                changed |= {"since": change.now}
+                changed |= {"since": change.tree.size}
             change.connection.execute(schema.projects.update().where(mine).values(**changed))
             body |= {"version": found.version + 1, "refitted": refitted, "returned": returned}
             change.append("project.changed", body, project=project.name)
@@ -330,7 +335,7 @@ class Record:
                 return _request(row)
             self._open(row, "cancelled")
             self._anonymous(row, reason)
-            change.update(identity, state="cancelled", reason=reason, sealed=None, answered_at=change.now)
+            change.update(identity, state="cancelled", reason=reason, sealed=None, **change.answered)
             change.append("request.cancelled", {"reason": reason}, project=row.project, request=identity)
             return _request(change.request(identity))
 
@@ -437,7 +442,7 @@ class Record:
         table, known = schema.requests.c, schema.projects.c
         since = sa.select(known.since).where(known.name == project).scalar_subquery()
         query = sa.select(table.subject).where(
-            table.project == project, table.state == "completed", table.rows > 0, table.answered_at >= since
+            table.project == project, table.state == "completed", table.rows > 0, table.entry >= since
         )
         with self.database.reading() as connection:
             hashes = set(connection.scalars(query))

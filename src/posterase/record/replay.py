@@ -24,7 +24,7 @@ STATES = {
 
 OF_REQUESTS = (
     *("project", "regulation", "subject", "received_at", "due_at", "extended_because", "state", "rows", "reason"),
-    *("answered_at", "certificate"),
+    *("answered_at", "entry", "certificate"),
 )
 OF_PROJECTS = ("definition", "folder", "version", "since", "draws_digest", "spent", "runs", "code")
 
@@ -55,7 +55,7 @@ def _replay_request(known: dict[str, Any], entry: Entry) -> None:
     if entry.kind == "request.extended":
         known["extended_because"] = body["reason"]
     if entry.kind in ("request.completed", "request.refused", "request.cancelled"):
-        known["reason"], known["answered_at"] = body.get("reason"), entry.time
+        known |= {"reason": body.get("reason"), "answered_at": entry.time, "entry": entry.index}
 
 
 def _replay_project(known: dict[str, Any], entry: Entry) -> None:
@@ -70,11 +70,11 @@ def _replay_project(known: dict[str, Any], entry: Entry) -> None:
         return
     known |= {name: body[name] for name in ("definition", "folder", "version")}
     if entry.kind == "project.registered":
-        known |= {"since": entry.time, "spent": 0.0, "runs": 0}
+        known |= {"since": entry.index, "spent": 0.0, "runs": 0}
     if body.get("refitted"):
         known |= {"draws_digest": None, "spent": 0.0}
     if body.get("returned"):
-        known["since"] = entry.time
+        known["since"] = entry.index
 
 
 def _check_requests(connection: sa.Connection, expected: dict[str, dict[str, Any]]) -> None:

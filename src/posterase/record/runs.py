@@ -498,7 +498,7 @@ def _settle(record: Record, project: Project, begin: Begin, prepared: dict[str, 
 
 def _complete(record: Record, change: Change, request: str, answer: dict[str, Any], document: dict[str, Any]) -> None:
     row, run, project = change.request(request), document["run"]["id"], document["project"]["name"]
-    common = {"sealed": None, "run": None, "rows": answer["rows"], "answered_at": change.now}
+    common = {"sealed": None, "run": None, "rows": answer["rows"], **change.answered}
     if answer["refused"] is not None:
         change.update(request, state="refused", reason=answer["refused"], **common)
         body = {"run": run, "reason": answer["refused"], "rows": answer["rows"]}

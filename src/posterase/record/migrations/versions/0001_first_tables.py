@@ -45,12 +45,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("definition", sa.Text(), nullable=False),
         sa.Column("version", sa.Integer(), nullable=False),
-        sa.Column(
-            "since",
-            sa.String(length=20),
-            nullable=False,
-            comment="Erasures before this do not count: those people came back.",
-        ),
+        sa.Column("since", sa.Integer(), nullable=False, comment="Who was erased before this entry has come back."),
         sa.Column(
             "code", sa.Text(), nullable=True, comment="A digest of the code that built the model in the last run."
         ),
@@ -79,6 +74,7 @@ def upgrade() -> None:
         sa.Column("rows", sa.Integer(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=True),
         sa.Column("answered_at", sa.String(length=20), nullable=True),
+        sa.Column("entry", sa.Integer(), nullable=True, comment="The entry of its answer."),
         sa.Column("certificate", sa.String(length=71), nullable=True),
         sa.ForeignKeyConstraint(["project"], ["projects.name"], name=op.f("fk_requests_project")),
         sa.PrimaryKeyConstraint("id"),
