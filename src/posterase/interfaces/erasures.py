@@ -37,6 +37,7 @@ from posterase.record.privacy import written
 from posterase.record.project import Project
 from posterase.record.runs import Erased, Facts
 from posterase.rows import Block, RowTable, table_of
+from posterase.version import __version__
 
 OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonFiniteResultError)
 """Errors that are about the rows that were asked for: such a request is refused, others go on."""
@@ -130,7 +131,7 @@ def open_project(project: Project, erased: Erased) -> Opened:
     model: AbstractModel
     if project.bridge == "arviz":
         model, draws = from_arviz(project.draws_path, preprocessing=project.preprocessing)
-        code = f"posterase {version('posterase')}, stored log-likelihoods"
+        code = f"posterase {__version__}, stored log-likelihoods"
     else:
         model, draws, code = _built(project, erased)
     table = table_of(model.data, len(model.present)) if draws.container is None else draws.container.table
@@ -254,8 +255,9 @@ def _checked(name: str, made: Any) -> tuple[AbstractModel, Draws]:
 
 
 def _versions() -> dict[str, str]:
-    names = ("posterase", "jax", "jaxlib", "numpy", "equinox", "blackjax")
-    return {"python": platform.python_version()} | {name: version(name) for name in names}
+    names = ("jax", "jaxlib", "numpy", "equinox", "blackjax")
+    own = {"python": platform.python_version(), "posterase": __version__}
+    return own | {name: version(name) for name in names}
 
 
 def _hardware() -> dict[str, Any]:
