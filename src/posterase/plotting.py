@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -43,38 +44,76 @@ def density(
     return np.exp(-0.5 * scaled**2) @ weights / (bandwidth * np.sqrt(2 * np.pi))
 
 
+class Sample(NamedTuple):
+    """Draws with a name, as numbers."""
+
+    label: str
+    values: Float[np.ndarray, "n elements"]
+    weights: Float[np.ndarray, " n"]
+
+    @classmethod
+    def of(cls, label: str, draws: Draws) -> Sample:
+        """One row a draw."""
+        return cls(label, draws.matrix(), np.asarray(draws.weights, np.float64).ravel())
+
+    @property
+    def mean(self) -> Float[np.ndarray, " elements"]:
+        """Of every element."""
+        return self.weights @ self.values
+
+    @property
+    def sd(self) -> Float[np.ndarray, " elements"]:
+        """Of every element."""
+        return np.sqrt(self.weights @ (self.values - self.mean) ** 2)
+
+
+def samples_of(result: Erasure) -> list[Sample]:
+    """The draws before, after, and of refits that were given."""
+    found = [Sample.of("before", result.before)]
+    after = result.rungs[-1].erased if result.rungs else None
+    if after is not None:
+        found.append(Sample.of("after" if result.verdict.accepted else "after (refused)", after.draws))
+    return found + [Sample.of("refit", refit) for refit in result.refits]
+
+
+def moved_most(samples: Sequence[Sample], shown: int = SHOWN) -> dict[int, float]:
+    """The elements that moved most from the first to the last of these draws, and by how many standard deviations."""
+    first, last = samples[0], samples[-1]
+    moved = np.abs(last.mean - first.mean) / np.where(first.sd > 0, first.sd, 1)
+    return {int(at): float(moved[at]) for at in np.argsort(-moved)[:shown]}
+
+
+def points_of(samples: Sequence[Sample], at: int) -> Float[np.ndarray, " points"]:
+    """Where to draw the densities of an element."""
+    low, high = np.quantile(np.concatenate([each.values[:, at] for each in samples]), [0.001, 0.999])
+    return np.linspace(low, high, 200)
+
+
+STYLES: dict[str, dict[str, Any]] = {
+    "before": {"color": GREY, "lw": 2.2},
+    "after": {"color": VERMILION, "lw": 1.8},
+    "after (refused)": {"color": VERMILION, "lw": 1.8},
+    "refit": {"color": BLACK, "lw": 1.2, "ls": ":"},
+}
+
+
 def draw_erasure(result: Erasure) -> Figure:
     """Densities of the parameters that moved most; below, what every rung's diagnostics said."""
-    after = result.rungs[-1].erased if result.rungs else None
-    lines: list[tuple[str, Draws, dict[str, Any]]] = [("before", result.before, {"color": GREY, "lw": 2.2})]
-    if after is not None:
-        label = "after" if result.verdict.accepted else "after (refused)"
-        lines.append((label, after.draws, {"color": VERMILION, "lw": 1.8}))
-    lines += [
-        ("refit" if i == 0 else "_refit", refit, {"color": BLACK, "lw": 1.2, "ls": ":"})
-        for i, refit in enumerate(result.refits)
-    ]
-    names, before = element_names(result.before.params), result.before.matrix()
-    target = lines[-1][1].matrix() if len(lines) > 1 else before
-    weights = {id(draws): np.asarray(draws.weights, np.float64).ravel() for _, draws, _ in lines}
-    base = weights[id(result.before)]
-    sd = np.sqrt(base @ (before - base @ before) ** 2)
-    last = weights[id(lines[-1][1])]
-    moved = np.abs(last @ target - base @ before) / np.where(sd > 0, sd, 1)
-    most = np.argsort(-moved)[:SHOWN]
+    samples, names = samples_of(result), element_names(result.before.params)
+    most = moved_most(samples)
     per_row = min(3 if len(most) > 4 else 2, len(most))
     rows = -(-len(most) // per_row)
     figure = new_figure(3.2 * max(per_row, 2), 2.1 * rows + 2.6)
     grid = figure.add_gridspec(rows + 1, 2 * per_row, height_ratios=[1.0] * rows + [1.1])
-    for place, at in enumerate(most):
+    for place, (at, moved) in enumerate(most.items()):
         row, column = divmod(place, per_row)
         axis = figure.add_subplot(grid[row, 2 * column : 2 * column + 2])
-        values = {label: draws.matrix()[:, at] for label, draws, _ in lines}
-        low, high = np.quantile(np.concatenate(list(values.values())), [0.001, 0.999])
-        points = np.linspace(low, high, 200)
-        for label, draws, style in lines:
-            axis.plot(points, density(values[label], weights[id(draws)], points), label=label, **style)
-        axis.set_title(f"{names[at]}: {moved[at]:.2g} sd", fontsize=9)
+        points, drawn = points_of(samples, at), set()
+        for each in samples:
+            label = f"_{each.label}" if each.label in drawn else each.label
+            drawn.add(each.label)
+            axis.plot(points, density(each.values[:, at], each.weights, points), label=label, **STYLES[each.label])
+        axis.set_title(f"{names[at]}: {moved:.2g} sd", fontsize=9)
         axis.set_yticks([])
         axis.tick_params(labelsize=8)
         axis.spines[["top", "right", "left"]].set_visible(False)

@@ -21,7 +21,15 @@ from posterase.extras import need
 from posterase.files import check_writable, make_folder, written_whole
 from posterase.interfaces.bars import BAR, bars
 from posterase.interfaces.data_commands import data
-from posterase.interfaces.record_commands import keys, requests, verify
+from posterase.interfaces.record_commands import (
+    DEFAULT_RECORD,
+    KeysFolder,
+    RecordUrl,
+    keys,
+    keys_folder,
+    requests,
+    verify,
+)
 
 app = typer.Typer(
     help="Erase data from a posterior.",
@@ -281,6 +289,33 @@ def bench_posteriors(
     console.print(f"Table: {out}", soft_wrap=True)
 
 
+@app.command()
+def doctor(
+    record: RecordUrl = DEFAULT_RECORD,
+    folder: KeysFolder = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
+) -> None:
+    """What is installed, what jax runs on, where data and keys are, and what is wrong.
+
+    The exit status is 1 where something is wrong; what is only missing is needed for some things only.
+
+    Example: `posterase doctor`
+    """
+    from posterase.interfaces.doctor import examine
+
+    found = list(examine(folder or keys_folder(), record))
+    if as_json:
+        typer.echo(json.dumps([each._asdict() for each in found], indent=2))
+    else:
+        console, marks = Console(), {"ok": "[green]✓[/]", "missing": "[yellow]–[/]", "wrong": "[bold red]✗[/]"}
+        for each in found:
+            advice = f"\n    What to do: {each.advice}" if each.advice else ""
+            line = f"{marks[each.state]} {escape(each.what)}: {escape(each.said)}{escape(advice)}"
+            console.print(line, highlight=False, soft_wrap=True)
+    if any(each.state == "wrong" for each in found):
+        raise typer.Exit(1)
+
+
 REFUSED = 3
 """The exit status of a refusal; 1 is an error, 2 a command that cannot be read."""
 
@@ -299,6 +334,9 @@ def erase(
     ] = None,
     ess: Annotated[float, typer.Option(min=1, help="The fewest effective draws.")] = 400.0,
     verdict: Annotated[Path | None, typer.Option(help="A file for verdict and figures, as JSON.")] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="A file for the report, a page of HTML; of a refusal too.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the output where it is there.")] = False,
     seed: Seed = 0,
 ) -> None:
@@ -308,7 +346,7 @@ def erase(
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
-    for target in (out, verdict):
+    for target in (out, verdict, report):
         if target is None:
             continue
         check_writable(target)
@@ -324,6 +362,11 @@ def erase(
     console.print(str(result), markup=False, highlight=False, soft_wrap=True)
     if verdict is not None:
         _write_json(verdict, result.to_dict())
+    if report is not None:
+        from posterase.interfaces.report import report as page
+
+        with written_whole(report) as beside:
+            beside.write_text(page(result))
     if not result.verdict.accepted:
         raise typer.Exit(REFUSED)
     console.print(f"Draws: {result.draws.save(out)}", soft_wrap=True)

@@ -31,7 +31,7 @@ BUSY = 4
 """The exit status where another process is running the project."""
 
 
-def _keys_folder() -> Path:
+def keys_folder() -> Path:
     """Keys are kept apart from projects, so that nobody shares them by mistake."""
     named = os.environ.get("XDG_CONFIG_HOME", "")
     return (Path(named) if Path(named).is_absolute() else Path.home() / ".config") / "posterase" / "keys"
@@ -58,7 +58,7 @@ def _record(url: str, folder: Path | None) -> Iterator[Record]:
     from posterase.record.record import Record
     from posterase.record.runs import recover
 
-    place = folder or _keys_folder()
+    place = folder or keys_folder()
     own = load_keys(place)
     try:
         record = Record.open(url, own)
@@ -92,7 +92,7 @@ def keys_new(
     """
     from posterase.record.keyring import PUBLIC, new_keys
 
-    place = folder or _keys_folder()
+    place = folder or keys_folder()
     made = new_keys(place, name)
     console = Console()
     console.print(f"Keys: {place}. Keep a copy of them in a safe place.", soft_wrap=True, markup=False)
@@ -107,7 +107,7 @@ def keys_show(folder: KeysFolder = None) -> None:
     """
     from posterase.record.keyring import load_keys
 
-    typer.echo(load_keys(folder or _keys_folder()).public)
+    typer.echo(load_keys(folder or keys_folder()).public)
 
 
 @keys.command("rotate")
@@ -119,7 +119,7 @@ def keys_rotate(record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -
     with _record(record, folder) as opened:
         from posterase.record.keyring import promote_staged, rotated, stage_signer
 
-        place, new = folder or _keys_folder(), rotated(opened.keys)
+        place, new = folder or keys_folder(), rotated(opened.keys)
         stage_signer(place, new.signer)
         opened.rotate(new.signer)
         promote_staged(place)
