@@ -411,13 +411,16 @@ def run(*arguments):
 
 
 def test_from_file_to_file(fit, tmp_path):
-    out, verdict = tmp_path / "kept.nc", tmp_path / "verdict.json"
-    done = run(fit, "--rows", "person == 17", "--out", out, "--verdict", verdict, "--preprocessing", "none")
+    out, verdict, report = (tmp_path / name for name in ("kept.nc", "verdict.json", "report.html"))
+    files = ("--out", out, "--verdict", verdict, "--report", report)
+    done = run(fit, "--rows", "person == 17", *files, "--preprocessing", "none")
     assert done.exit_code == 0, done.output
     assert "2 rows of 60: accepted by Reweight" in done.output
     assert found_in(out) == []
     assert '"accepted": true' in verdict.read_text()
     assert NAME not in verdict.read_text()
+    assert "Accepted: 2 rows of 60" in report.read_text()
+    assert NAME not in report.read_text()
     by_ids = run(fit, "--rows", "34-35", "--out", tmp_path / "again.nc")
     assert by_ids.exit_code == 0
     assert "preprocessing" in by_ids.output
