@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
-from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table
+from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
 from posterase.errors import NotFactorisedError, UnsupportedModelError
 from posterase.model import AbstractModel, Removal, Sampled, with_rows
 from posterase.precision import widest_float
@@ -141,15 +141,7 @@ class Host:
 
     def named(self, flat: Any, shapes: Mapping[str, tuple[int, ...]] | None = None) -> dict[str, Any]:
         """The other way, of the last axis."""
-        own = {each.name: each.shape for each in self.parameters} if shapes is None else shapes
-        xp = jnp if isinstance(flat, Array) else np
-        found, at, lead = {}, 0, flat.ndim - 1
-        for name, shape in own.items():
-            size = int(np.prod(shape, dtype=int))
-            part = flat[..., at : at + size].reshape((*flat.shape[:-1], *shape[::-1]))
-            found[name] = xp.moveaxis(part, range(lead, part.ndim), range(part.ndim - 1, lead - 1, -1))
-            at += size
-        return found
+        return by_name(flat, {each.name: each.shape for each in self.parameters} if shapes is None else shapes)
 
 
 def _bits(vector: Float[Array, " d"]) -> UInt32[Array, " bits"]:

@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
@@ -118,6 +119,19 @@ class StanProgram(abc.ABC):
         raise NotImplementedError
 
 
+def by_name(flat: Any, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    """Numbers along the last axis, in the order declared and arrays columns first, as Stan has them: by name."""
+    xp: Any = np if isinstance(flat, np.ndarray) else jnp
+    found: dict[str, Any] = {}
+    at, lead = 0, flat.ndim - 1
+    for name, shape in shapes.items():
+        size = int(np.prod(shape, dtype=int))
+        part = flat[..., at : at + size].reshape((*flat.shape[:-1], *shape[::-1]))
+        found[name] = xp.moveaxis(part, range(lead, part.ndim), range(part.ndim - 1, lead - 1, -1))
+        at += size
+    return found
+
+
 # --- PyStan
 
 KINDS = ("unconstrained", "parameters", "transformed", "everything")
@@ -164,13 +178,8 @@ class PyStanProgram(StanProgram):
         gradients = int(found[..., OF_SAMPLER.index("n_leapfrog__")].sum())
         found = found[:, warmup:]
         numbers = dict(zip(OF_SAMPLER, np.moveaxis(found[..., : len(OF_SAMPLER)], -1, 0), strict=True))
-        params, at = {}, len(OF_SAMPLER)
-        for name in posterior.names("parameters"):
-            shape = posterior.shapes[name]
-            size = int(np.prod(shape, dtype=int))
-            flat = np.moveaxis(found[..., at : at + size], -1, 0)
-            params[name] = np.moveaxis(flat.reshape(*shape, *flat.shape[1:], order="F"), (-2, -1), (0, 1))
-            at += size
+        shapes = {name: posterior.shapes[name] for name in posterior.names("parameters")}
+        params = by_name(found[..., len(OF_SAMPLER) :], shapes)
         return Chains(params, numbers["lp__"], int(numbers["divergent__"].sum()), gradients)
 
 
