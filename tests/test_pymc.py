@@ -124,6 +124,7 @@ INSIDE = {
 }
 
 
+@pytest.mark.slow
 def test_densities_and_gradients_are_pymcs(x64):
     """Of all rows, with Jacobians, at unconstrained points."""
     model = supports()
