@@ -98,8 +98,9 @@ def test_the_page_on_bridges_with_pymc():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_page_on_bridges_with_stan():
+def test_the_page_on_bridges_with_stan(tmp_path, monkeypatch):
     pytest.importorskip("stan")
+    monkeypatch.chdir(tmp_path)  # PyStan leaves a folder `build` where it runs
     names = {}
     exec(code_of("bridges.md")[2], names)
     assert names["result"].n_removed == 4

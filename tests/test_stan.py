@@ -548,9 +548,10 @@ def test_real_posteriors_are_the_same_in_every_library(x64, posterior):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_what_pystan_itself_samples():
+def test_what_pystan_itself_samples(tmp_path, monkeypatch):
     """`stan.build` and `sample`, as people use them: the fit and the model go in as they are."""
     stan = pytest.importorskip("stan")
+    monkeypatch.chdir(tmp_path)  # PyStan leaves a folder `build` where it runs
     data = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in DATA.items()}
     built = stan.build(REGRESSION, data=data, random_seed=1)
     fit = built.sample(num_chains=4, num_samples=500, num_warmup=600, save_warmup=True)
