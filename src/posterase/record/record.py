@@ -276,31 +276,27 @@ class Record:
                 sa.select(schema.requests).where(schema.requests.c.id == identity)
             ).one_or_none()
             received = change.time if received_at is None else time_of(received_at, "received_at")
+            told: dict[str, Any] = {"project": project, "regulation": law, "subject": self.pseudonym(project, subject)}
             if before is not None:
-                same = (before.project, before.regulation, before.subject) == (
-                    project,
-                    law,
-                    self.pseudonym(project, subject),
-                )
-                same = same and (received_at is None or before.received_at == text_of(received))
+                if received_at is not None:
+                    told["received_at"] = text_of(received)
                 if due_at is not None and before.extended_because is None:
-                    same = same and before.due_at == text_of(time_of(due_at, "due_at"))
+                    told["due_at"] = text_of(time_of(due_at, "due_at"))
+                same = all(getattr(before, name) == value for name, value in told.items())
                 return Answer("duplicate" if same else "conflict", _request(before))
             if received > change.time + TOLERANCE:
                 raise RequestError("received_at is in the future.", "check the time and its zone.")
             values = {
+                **told,
                 "id": identity,
-                "project": project,
-                "regulation": law,
-                "subject": self.pseudonym(project, subject),
                 "sealed": self.keys.sealed(subject, identity),
                 "received_at": text_of(received),
                 "due_at": text_of(_due(law, received, due_at, change.time)),
                 "state": "pending",
             }
             change.connection.execute(schema.requests.insert().values(**values))
-            told = ("regulation", "subject", "received_at", "due_at")
-            change.append("request.received", {name: values[name] for name in told}, project=project, request=identity)
+            body = {name: values[name] for name in ("regulation", "subject", "received_at", "due_at")}
+            change.append("request.received", body, project=project, request=identity)
             return Answer("received", _request(change.request(identity)))
 
     def extend(self, subject_request_id: str, reason: str) -> Request:
