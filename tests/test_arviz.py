@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 import posterase as pe
 from posterase import files
-from posterase.interfaces.cli import REFUSED, app
+from posterase.interfaces.cli import app, main
+from posterase.interfaces.status import ERROR, REFUSED, STOPPED
 from tests.oracles import LinearRegression
 
 ORACLE = LinearRegression.make()
@@ -426,6 +427,34 @@ def test_from_file_to_file(fit, tmp_path):
     assert "preprocessing" in by_ids.output
     a, b = (pe.from_arviz(path)[1] for path in (out, tmp_path / "again.nc"))
     np.testing.assert_array_equal(a.log_weights, b.log_weights)
+
+
+def ended(monkeypatch, *words):
+    """The exit status that a shell sees."""
+    monkeypatch.setattr("sys.argv", ["posterase", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+def test_exit_statuses(fit, tmp_path, monkeypatch, capsys):
+    out = ("--out", tmp_path / "kept.nc")
+    assert ended(monkeypatch, "erase", fit, "--rows", "0-44", *out) == REFUSED == 2
+    assert ended(monkeypatch, "erase", fit, "--rows", "person == 99", *out) == ERROR == 1
+    assert ended(monkeypatch, "erase", fit, "--rwos", "3", *out) == ERROR
+    said = capsys.readouterr().err
+    assert "no row has" in said
+    assert "--rows" in said
+    assert "Traceback" not in said
+    assert ended(monkeypatch, "erase", fit, "--rows", "3", *out) == 0
+    assert ended(monkeypatch, "--version") == 0
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pe, "from_arviz", interrupted)
+    assert ended(monkeypatch, "erase", fit, "--rows", "3", "--out", tmp_path / "b.nc") == STOPPED == 130
+    assert not (tmp_path / "b.nc").exists()
 
 
 def test_a_refusal_writes_nothing(fit, tmp_path):

@@ -206,7 +206,7 @@ def test_a_request_that_is_refused(here):
     write_draws(here / "visits" / "draws.nc", **data)
     begin()
     bad, good = hand_in("person-00")["subject_request_id"], hand_in("person-03")["subject_request_id"]
-    said = call("requests", "run", "visits", status=3)
+    said = call("requests", "run", "visits", status=2)
     assert re.search(f"{bad} refused, 4 rows: .*k̂", said)
     assert f"{good} completed, 4 rows" in said
     with pytest.raises(RequestError, match="no certificate"):

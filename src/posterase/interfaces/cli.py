@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -30,6 +30,7 @@ from posterase.interfaces.record_commands import (
     requests,
     verify,
 )
+from posterase.interfaces.status import ERROR, REFUSED, STOPPED
 
 app = typer.Typer(
     help="Erase data from a posterior.",
@@ -313,11 +314,7 @@ def doctor(
             line = f"{marks[each.state]} {escape(each.what)}: {escape(each.said)}{escape(advice)}"
             console.print(line, highlight=False, soft_wrap=True)
     if any(each.state == "wrong" for each in found):
-        raise typer.Exit(1)
-
-
-REFUSED = 3
-"""The exit status of a refusal; 1 is an error, 2 a command that cannot be read."""
+        raise typer.Exit(ERROR)
 
 
 @app.command()
@@ -342,7 +339,7 @@ def erase(
 ) -> None:
     """Erase rows from the draws in a file, by their stored log-likelihoods; whatever program made it.
 
-    Nothing is written where the erasure is refused; the exit status is 3 then.
+    Nothing but the report is written where the erasure is refused; the exit status is 2 then.
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
@@ -427,13 +424,23 @@ def _draw(console: Console, draw: Callable[[], Path]) -> None:
         console.print(f"No figure: {error.problem} To get it: {error.advice}", markup=False, soft_wrap=True)
 
 
+UNREADABLE: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
+"""A command that cannot be read: click's error, of the click that typer uses, its own or the installed one."""
+
+
 def main() -> None:
-    """Run the command line; mistakes of the user's end in a sentence, not in a traceback."""
+    """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `status`."""
     try:
-        app()
+        ended = app(standalone_mode=False)
+    except UNREADABLE as error:
+        error.show()
+        ended = ERROR
+    except typer.Abort:
+        ended = STOPPED
     except PosteraseError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        sys.exit(1)
+        ended = ERROR
+    sys.exit(ended if isinstance(ended, int) else 0)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from posterase.errors import InvalidOptionError, KeyFileError, LedgerError, PosteraseError
 from posterase.files import check_writable, written_whole
+from posterase.interfaces.status import BUSY, ERROR, REFUSED
 
 if TYPE_CHECKING:
     from posterase.record.record import Record
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 
 requests = typer.Typer(help="Requests to erase: hand in, list, run, prove.", no_args_is_help=True)
 keys = typer.Typer(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
-
-REFUSED = 3
-"""The exit status where a request was refused."""
-
-BUSY = 4
-"""The exit status where another process is running the project."""
 
 
 def keys_folder() -> Path:
@@ -191,7 +186,7 @@ def requests_add(
         request = answer.request
         print_line(f"{request.subject_request_id} {said}: {request.state}, due {request.due_at}.")
     if answer.outcome == "conflict":
-        raise typer.Exit(1)
+        raise typer.Exit(ERROR)
 
 
 @requests.command("list")
@@ -303,7 +298,7 @@ def requests_run(
 ) -> None:
     """Run the requests that wait: one erasure for all of them.
 
-    The exit status is 3 where a request was refused, 4 where another process is running this project.
+    The exit status is 2 where a request was refused, 3 where another process is running this project.
 
     Example: `posterase requests run radon --due-within 7d`
     """
