@@ -118,6 +118,7 @@ def test_each_metric_that_claims_to_see_catches_a_broken_erasure(draws, broken):
     assert ("past the refits" in removed) == (broken == "twice")
 
 
+@pytest.mark.slow
 def test_an_erasure_of_the_ladder(draws):
     """What pe.erase returned says which rows; its ε and its seconds are told."""
     result = pe.erase(MODEL, draws["before"], GONE, refits=draws["refits"])

@@ -57,6 +57,7 @@ def test_a_result_prints_plots_and_is_json():
     assert "Jeffreys from the refits" in text
 
 
+@pytest.mark.slow
 def test_jeffreys_of_the_untouched_draws_is_exact(x64):
     """Gaussians: J = ½ tr(P₁⁻¹P₂ + P₂⁻¹P₁ − 2I) + ½ δᵀ(P₁ + P₂)δ."""
     rows, everything = np.arange(50), np.arange(60)

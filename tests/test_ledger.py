@@ -233,7 +233,7 @@ SMALL, _ = ledger(5, (3,))
 """Enough of one to change in every way."""
 
 
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=2000, deadline=None)
 @given(st.data())
 def test_any_change_of_any_byte_is_found(data):
     """In entries, checkpoints, header and end alike; and of an entry, which one it was."""
@@ -248,7 +248,7 @@ def test_any_change_of_any_byte_is_found(data):
         assert f"entry {number // 2} " in str(error.value)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500, deadline=None)
 @given(st.data())
 def test_removed_inserted_moved_and_cut_lines_are_found(data):
     lines = list(SMALL)

@@ -87,6 +87,7 @@ def test_pieces_and_reports_change_nothing(x64):
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.slow
 def test_step_sizes_follow_the_rows_where_asked():
     sampler = SGLD(Polynomial(1e-4), batch=16)
     model, state = begin(sampler)
@@ -158,6 +159,7 @@ def test_a_series_that_diverges_is_refused():
         LiveInfluenceShift(order=3, scale=1.0)(model, sampler, state, REQUESTS)
 
 
+@pytest.mark.slow
 def test_a_diverging_shift_can_be_left_out_and_is_counted(x64):
     """With a limit, requests whose series exceeds it are refused, chain by chain: what is left are the steps alone."""
     sampler = SGLD(Polynomial(1e-4), batch=16)

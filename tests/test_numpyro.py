@@ -710,6 +710,7 @@ def test_data_that_changed_since_the_fit(fitted, tmp_path):
     assert any("could not be checked" in remark for remark in draws.container.remarks)
 
 
+@pytest.mark.slow
 def test_draws_from_warm_up():
     mcmc = MCMC(NUTS(no_plate), num_warmup=20, num_samples=20, progress_bar=False)
     mcmc.warmup(jax.random.key(0), np.array(X), y=np.array(Y), collect_warmup=True)

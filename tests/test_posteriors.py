@@ -56,6 +56,7 @@ def test_densities_and_gradients(x64, posterior):
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_jacobians(x64):
     """log |det| of NumPyro's transforms against the determinant of their derivative."""
     _, model, draws = bridged(POSTERIORS[3])
