@@ -9,7 +9,6 @@ import importlib
 import inspect
 import platform
 import sys
-import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
@@ -35,7 +34,7 @@ from posterase.model import AbstractModel
 from posterase.policy import Policy
 from posterase.record.privacy import written
 from posterase.record.project import Project
-from posterase.record.runs import Erased, Facts
+from posterase.record.runs import Erased, Facts, place_of
 from posterase.rows import Block, RowTable, table_of
 from posterase.version import __version__
 
@@ -194,9 +193,8 @@ def _built(project: Project, erased: Erased) -> tuple[AbstractModel, Draws, str]
     except PosteraseError:
         raise
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
         problem = ProjectError(
-            f"building the model ended in {type(error).__name__} ({Path(where.filename).name}, line {where.lineno}).",
+            f"building the model ended in {place_of(error)}.",
             f"call {project.model} yourself to see all of it: its text may hold data, and is not told here.",
         )
     raise problem  # not while the other one is handled: it would be its context

@@ -198,10 +198,10 @@ def run(
             _write_down(record, begin, claim.run, prepared)
         except BaseException as error:
             with contextlib.suppress(RecordError):  # then whoever comes next does it
-                _release(record, claim.project, begin, claim.run, _place(error))
+                _release(record, claim.project, begin, claim.run, place_of(error))
             if isinstance(error, SAFE_TO_TELL) or not isinstance(error, Exception):
                 raise
-            failed = RecordError(f"the run failed: {_place(error)}.", "mend that; the requests wait again.")
+            failed = RecordError(f"the run failed: {place_of(error)}.", "mend that; the requests wait again.")
         if failed is not None:
             raise failed  # here, so that the error itself, whose text may hold data, is not its context
         _settle(record, claim.project, begin, prepared)
@@ -405,7 +405,7 @@ class _Union:
             return None
 
     def _wait(self, request: str, error: Exception) -> None:
-        self.waits[request], self.error = _place(error), error
+        self.waits[request], self.error = place_of(error), error
 
 
 def _beside(project: Project, run: str, attempt: Attempt, before: str, keep_old: bool) -> dict[str, Any]:
@@ -424,7 +424,7 @@ def _answer(record: Record, union: _Union, request: str, subjects: list[str]) ->
     return {"rows": len(rows), "selector": selector, "refused": refused, "waits": union.waits.get(request)}
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """An error's kind and place. Its text may hold data."""
     where = traceback.extract_tb(error.__traceback__)
     place = f" ({Path(where[-1].filename).name}, line {where[-1].lineno})" if where else ""
