@@ -130,11 +130,13 @@ def test_times_are_rfc_3339_with_a_zone():
             time_of(wrong, "t")
     with pytest.raises(RequestError, match="zone"):
         time_of(dt.datetime(2026, 1, 1), "t")
+    with pytest.raises(RequestError, match="year"):
+        time_of(dt.datetime.min.replace(tzinfo=dt.UTC), "t")
 
 
 def test_spans():
     assert (span_of("7d"), span_of("36h"), span_of("2w")) == tuple(dt.timedelta(hours=h) for h in (168, 36, 336))
-    for wrong in ("7", "d", "-1d", "1y", "9999999d"):
+    for wrong in ("7", "d", "-1d", "1y", "9999999d", "9" * 5000 + "d"):
         with pytest.raises(RequestError):
             span_of(wrong)
 

@@ -107,6 +107,12 @@ def test_only_what_is_due_is_run(record, clock, folder):  # noqa: F811
     assert read_draws(folder)["erased"] == rows("s1")
 
 
+@pytest.mark.parametrize("span", [dt.timedelta.max, dt.timedelta(days=-1)])
+def test_spans_that_are_none(record, span):
+    with pytest.raises(RequestError, match="due_within"):
+        run(record, "radon", opener(), due_within=span)
+
+
 def test_a_subject_without_rows_is_an_answer(record, folder):
     add(record, "nobody")
     before = digest_of(folder / "draws.nc")

@@ -38,6 +38,7 @@ from posterase.errors import (
     OutputError,
     ProjectError,
     RecordError,
+    RequestError,
 )
 from posterase.record import schema
 from posterase.record.canonical import canonical
@@ -67,6 +68,9 @@ SAFE_TO_TELL = (
     NeedsDensityError,
 )
 """Errors whose texts hold no data; of others only the kind and the place are told."""
+
+LONGEST_SPAN = dt.timedelta(weeks=100_000)
+"""That requests may be due within."""
 
 CUT_OFF = "the run was cut off"
 LOST = "what the run had written is not there any more, or the draws were changed since"
@@ -184,6 +188,8 @@ def run(
     -------
     What came of it; None where another process is running this project.
     """
+    if due_within is not None and not dt.timedelta(0) <= due_within <= LONGEST_SPAN:
+        raise RequestError(f"due_within is {due_within}.", "use a span from nothing to some years.")
     record.project(project)
     with record.database.locked(project) as begin:
         if begin is None:

@@ -14,7 +14,7 @@ Regulation = Literal["gdpr", "ccpa", "other"]
 
 RFC3339 = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d+)?([Zz]|[+-]\d{2}:\d{2})")
 
-SPAN = re.compile(r"(\d+)\s*([hdw])")
+SPAN = re.compile(r"(\d{1,9})\s*([hdw])")
 
 
 EARLIEST, LATEST = 1970, 9000
@@ -74,6 +74,8 @@ def time_of(text: str | dt.datetime, what: str) -> dt.datetime:
     if isinstance(text, dt.datetime):
         if text.tzinfo is None:
             raise RequestError(f"{what} has no time zone.", advice)
+        if not EARLIEST <= text.year <= LATEST:
+            raise RequestError(f"{what} is of the year {text.year}.", advice)
         return text.astimezone(dt.UTC).replace(microsecond=0)
     if not isinstance(text, str) or not RFC3339.fullmatch(text):
         raise RequestError(f"{what} is no time by RFC 3339: {text!r}.", advice)
