@@ -10,7 +10,10 @@ from pathlib import Path
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
-ALL = ["reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"]
+ALL = [
+    *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
+    "service",
+]
 
 
 def main(names: list[str], target: Path | None) -> None:

@@ -12,6 +12,7 @@ from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables, grids
 from posterase.experiments.stages import Stages
 from posterase.interfaces import network_commands
 from posterase.interfaces.cli import app
+from posterase.interfaces.say import Said
 
 TINY = dataclasses.replace(
     bnn.PAPER["digits"][0],
@@ -234,7 +235,7 @@ def test_results_of_other_settings_are_not_overwritten(ran, tmp_path):
     bnn_files.write_block(ran[2], tmp_path)
     other = dataclasses.replace(TINY, seed=5)
     with pytest.raises(OutputError, match="another seed"):
-        network_commands.run_blocks([other], tmp_path, None)
+        network_commands.run_blocks(Said(False, False), [other], tmp_path, None)
 
 
 def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):

@@ -1,5 +1,6 @@
 """The command line as a whole: every command has a help page with an example that can be read."""
 
+import json
 import re
 import shlex
 
@@ -7,7 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from posterase.errors import OutputError
 from posterase.interfaces.cli import app
+from posterase.interfaces.say import Commands, Said
 
 
 def commands(group=None, path=()):
@@ -24,8 +27,53 @@ COMMANDS = dict(commands())
 
 
 def test_commands_are_those_that_are_promised():
-    expected = {"demo", "erase", "verify", "doctor", "keys new", "keys rotate", "requests add", "requests run"}
+    expected = {"demo", "erase", "assess", "report", "verify", "doctor", "data check", "bench posteriors"}
+    expected |= {"keys new", "keys rotate", "requests add", "requests run", "reproduce gmm", "reproduce cifar10"}
     assert expected <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_can_be_quiet_and_speak_json(name):
+    options = [option for parameter in COMMANDS[name].params for option in parameter.opts]
+    assert options.count("--json") == options.count("--quiet") == 1
+
+
+def test_what_a_command_says_for_people_is_told_to_machines_too():
+    """A command without a document of its own; one that goes on; one that fails; one that ends by itself."""
+    spoken = Commands()
+
+    @spoken.command()
+    def lines():
+        print("one")
+        print("two")
+
+    @spoken.command()
+    def goes_on(said: Said):
+        said.at_once({"at": 1})
+        print("and on")
+
+    @spoken.command()
+    def fails():
+        print("half")
+        raise OutputError("it is wrong.", "mend it.")
+
+    @spoken.command()
+    def refuses(said: Said):
+        print("refused")
+        said.json({"accepted": False})
+        raise typer.Exit(2)
+
+    run = CliRunner().invoke
+    assert run(spoken, ["lines"]).stdout == "one\ntwo\n"
+    assert run(spoken, ["lines", "--quiet"]).stdout == ""
+    assert json.loads(run(spoken, ["lines", "--json"]).stdout) == {"said": ["one", "two"]}
+    assert json.loads(run(spoken, ["goes-on", "--json"]).stdout) == {"at": 1}
+    failed = run(spoken, ["fails", "--json"])
+    assert json.loads(failed.stdout)["error"] == {"kind": "OutputError", "what": "it is wrong.", "advice": "mend it."}
+    assert isinstance(failed.exception, OutputError)
+    refused = run(spoken, ["refuses", "--json"])
+    assert (json.loads(refused.stdout), refused.exit_code) == ({"accepted": False}, 2)
+    assert (run(spoken, ["refuses", "-q"]).stdout, refused.exit_code) == ("", 2)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -73,22 +73,6 @@ def blocks_of(page, language):
 
 
 @pytest.mark.slow
-def test_the_page_on_the_record(tmp_path):
-    """Its files and commands, as they stand; and the Python at its end."""
-    page = (ROOT / "docs" / "record.md").read_text()
-    model, python = code_of("record.md")
-    (tmp_path / "visits.py").write_text(model)
-    (tmp_path / "visits.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.DOTALL).group(1))
-    commands = "\n".join(["set -e", f"export PATH={Path(sys.executable).parent}:$PATH", *blocks_of("record.md", "sh")])
-    ran = subprocess.run(["bash", "-c", commands], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 0, ran.stderr
-    for said in ("2 requests: 2 completed", "whole and unchanged", "certificate.json is entry"):
-        assert said in ran.stdout
-    last = subprocess.run([sys.executable, "-c", python], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "nothing to do" in last.stdout
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 def test_the_page_on_bridges_with_pymc():
     names = {}

@@ -354,7 +354,7 @@ def test_a_project_that_changes_is_written_down(record):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('name = "a"\ndraws = "d.nc"\nbrigde = "arviz"', "did you mean bridge"),
+        ('name = "a"\ndraws = "d.nc"\nbrigde = "arviz"', "did you mean 'bridge'"),
         ('name = "a"\ndraws = "d.nc"', "a model or a bridge"),
         ('name = "a"\ndraws = "d.nc"\nbridge = "arviz"\nmodel = "a:b"', "a model or a bridge"),
         ('name = "a b"\ndraws = "d.nc"\nbridge = "arviz"', "cannot name a project"),

@@ -44,7 +44,7 @@ def exact(values):
     return values.sum() / NOISE**2 / precision, precision**-0.5
 
 
-def write_draws(path, person, values, draws=1000):
+def write_draws(path, person, values, draws=1000, name="person"):
     mean, sd = exact(values)
     mu = mean + sd * np.random.default_rng(1).normal(size=(4, draws))
     likelihood = -0.5 * ((values - mu[..., None]) / NOISE) ** 2 - np.log(NOISE) - 0.5 * np.log(2 * np.pi)
@@ -53,7 +53,7 @@ def write_draws(path, person, values, draws=1000):
         "posterior": xr.Dataset({"mu": (("chain", "draw"), mu)}),
         "log_likelihood": xr.Dataset({"y": (("chain", "draw", "visit"), likelihood)}, coords=coords),
         "observed_data": xr.Dataset({"y": ("visit", values)}, coords=coords),
-        "constant_data": xr.Dataset({"person": ("visit", person)}, coords=coords),
+        "constant_data": xr.Dataset({name: ("visit", person)}, coords=coords),
     }
     xr.DataTree.from_dict(groups).to_netcdf(path, engine="h5netcdf")
 
@@ -257,7 +257,7 @@ def test_what_is_wrong_is_said_before_anything_is_done(here):
     good = project.read_text()
     for text, says in [
         (good.replace('"person"', '"persn"'), "did you mean 'person'"),
-        (good + "[policy]\nepsilom = 1", "did you mean epsilon"),
+        (good + "[policy]\nepsilom = 1", "did you mean 'epsilon'"),
         (good.replace('bridge = "arviz"', 'model = "nowhere:build"'), "no module 'nowhere'"),
         (good.replace('bridge = "arviz"', 'model = "json:build"'), "no function 'build'"),
         (good.replace('bridge = "arviz"', 'model = "os.path:basename"'), "return"),

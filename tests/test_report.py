@@ -1,14 +1,24 @@
 """The report: one file that anyone can read, with its numbers behind its pictures."""
 
+import dataclasses
+import hashlib
+import html
+import json
 import re
 from html.parser import HTMLParser
 
 import jax.numpy as jnp
+import jsonschema
 import numpy as np
 import pytest
 
 import posterase as pe
-from posterase.interfaces.report import report
+from posterase.assess.table import Assessment, Figure
+from posterase.erasers.rejuvenate import RejuvenateDiagnostics, Stage
+from posterase.interfaces.report import NOT_SHOWN, page, report
+from posterase.numerics.weights import Estimate
+from posterase.plotting import samples_of
+from posterase.record.certificate import schema
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +59,7 @@ class Outline(HTMLParser):
             self.headings.append(int(tag[1]))
         if tag == "svg":
             self.pictures.append(dict(attrs))
-        if tag not in ("meta", "br", "line", "path", "rect"):
+        if tag not in ("meta", "br", "line", "path", "rect", "circle"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attrs):
@@ -97,3 +107,64 @@ def test_a_refusal_says_why_and_what_to_do(problem):
     assert "Nothing was changed." in text
     assert "What to do:" in text
     assert "after (refused)" in text
+
+
+def test_a_page_from_plain_facts_alone_shows_no_draws(accepted):
+    told = json.loads(json.dumps(accepted.to_dict()))
+    bare, whole = page(told), page(told, samples_of(accepted))
+    assert NOT_SHOWN in bare
+    assert NOT_SHOWN not in whole
+    assert whole == report(accepted)
+    assert "4 chains of 500" in bare
+    older = {name: value for name, value in told.items() if name not in ("chains", "draws")}
+    assert "chains of" not in page(older)
+
+
+def test_the_path_is_told_stage_by_stage(accepted):
+    stages = [Stage(0.5, 700.0, 0.4, 3, 0.8, 0.45), Stage(1.0, 900.0, 0.3, 5, 0.77, 0.15)]
+    diagnostics = RejuvenateDiagnostics(stages, 600, np.zeros((4, 500), int), Estimate(0, 1), None, True, 2000, 0.7)
+    erased = dataclasses.replace(accepted.rungs[0].erased, diagnostics=diagnostics)
+    walked = dataclasses.replace(accepted, rungs=[dataclasses.replace(accepted.rungs[0], erased=erased)])
+    jsonschema.validate(walked.to_dict(), schema()["properties"]["erasure"])
+    text = report(walked)
+    assert "The path of Reweight, stage by stage" in text
+    assert "<td>0.500</td><td>700</td><td>0.40</td><td>3</td><td>80%</td><td>0.45</td>" in text
+    assert "The draws were led in 2 stages; on the last, 77% of the moves were accepted" in text
+    outline = Outline(text)
+    assert outline.open == []
+    assert any("at 0.50 700; at 1.00 900" in each.get("aria-label", "") for each in outline.pictures)
+
+
+def test_a_refit_tells_whether_its_chains_agree(accepted):
+    told = accepted.to_dict()
+    told["rungs"][-1] |= {"rhat": 1.004, "divergences": 3, "residual": 0.012}
+    text = html.unescape(page(told))
+    assert "R̂ of the new chains is 1.004" in text
+    assert "3 of the sampler's steps diverged" in text
+    assert "The solver left 1.2%" in text
+
+
+def test_metrics_stand_against_their_floors(accepted):
+    figures = [
+        Figure("means", Estimate(2, 0.1), Estimate(0.2, 0.1), None, Estimate(0.1, 0.1), 1e-9, 0.5, 0.0),
+        Figure("spreads", Estimate(2, 0.1), Estimate(1, 0.1), None, Estimate(0.0, 0.1), 1e-9, 1e-9, 0.0),
+        Figure("blind", Estimate(0.1, 0.1), Estimate(0.1, 0.1), None, Estimate(0.1, 0.1), 0.5, 0.5, 0.0),
+    ]
+    found = Assessment.of(figures, {"attack": "needs test rows"}, {"removed_rows": 5, "kept_rows": 95, "refits": 2})
+    text = report(accepted, assessment=found)
+    outline = Outline(text)
+    assert outline.open == []
+    assert "The draws were held against 2 new fits" in text
+    assert "1 metric at the floor, 1 off, 1 that cannot tell." in text
+    assert "<td>means</td><td>2.00 ± 0.10</td><td>0.20 ± 0.10</td><td>–</td><td>0.10 ± 0.10</td>" in text
+    assert "<td>attack</td><td>needs test rows</td>" in text
+    told = next(each["aria-label"] for each in outline.pictures if "means" in each.get("aria-label", ""))
+    assert "means: 5% of the way left, at the floor; spreads: 50% of the way left, off: 50% of the way" in told
+    assert "blind" not in told
+
+
+def test_a_certificate_in_a_ledger_is_verified_with_it(accepted):
+    inside, alone = (json.dumps({"ledger": ledger}).encode() for ledger in ({"size": 3}, None))
+    assert "posterase verify LEDGER --key" in report(accepted, certificate=inside)
+    assert "posterase verify --key" in report(accepted, certificate=alone)
+    assert hashlib.sha256(alone).hexdigest() in report(accepted, certificate=alone)

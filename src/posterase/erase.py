@@ -96,6 +96,7 @@ class Rung:
             figures["ess"] = {name: plain(value) for name, value in shown.ess.items()}
             figures["gradients"], figures["densities"] = plain(shown.cost.gradients), plain(shown.cost.densities)
             figures["sequential"] = shown.cost.sequential
+            figures |= _on_the_way(self.erased)
         return {
             "name": self.name,
             "passed": not self.objections,
@@ -191,6 +192,8 @@ class Erasure:
             "posterase": __version__,
             "removed_rows": self.n_removed,
             "kept_rows": self.model.n_rows,
+            "chains": self.before.n_chains,
+            "draws": self.before.n_draws,
             "verdict": self.verdict.to_dict(),
             "rungs": [rung.to_dict() for rung in self.rungs],
             "policy": {name: plain(value) for name, value in dataclasses.asdict(self.policy).items()},
@@ -470,6 +473,18 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str, way_ou
     if way_out:
         advice.append(way_out)
     return Verdict(False, "refused", "", reason, " ".join(advice), notes=())
+
+
+def _on_the_way(erased: Erased | None) -> dict[str, Any]:
+    """What is known of how draws got where they are: the stages of a path, the divergences of a refit."""
+    made: Any = None if erased is None else erased.diagnostics
+    found: dict[str, Any] = {}
+    if hasattr(made, "stages"):
+        stages = [each._asdict() for each in made.stages]
+        found["path"] = [{name: plain(value) for name, value in stage.items()} for stage in stages]
+    if hasattr(made, "divergences"):
+        found["divergences"] = int(made.divergences)
+    return found
 
 
 def _line(rung: Rung) -> tuple[str, ...]:

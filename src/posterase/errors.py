@@ -232,6 +232,10 @@ class InputFileError(PosteraseError, OSError):
         return f"{self.problem}\n  What to do: {self.advice}"
 
 
+class JobError(PosteraseError, ValueError):
+    """A job of the command line that cannot be read, or whose parts cannot be found."""
+
+
 class DatasetError(PosteraseError, OSError):
     """Files of a data set that are not here and cannot be fetched, or are not the official ones."""
 
@@ -252,6 +256,14 @@ class RecordError(PosteraseError, RuntimeError):
 
 class RequestError(RecordError, ValueError):
     """A request that cannot be taken: its id, its times, its regulation."""
+
+
+class NotFoundError(RequestError):
+    """There is nothing of this name or number in the record."""
+
+
+class WrongStateError(RequestError):
+    """A request, or something else in the record, is not in a state where this can be done."""
 
 
 class ProjectError(RecordError, ValueError):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Shaped
 
-from posterase.errors import InputFileError, OutputError
+from posterase.errors import InputFileError, OutputError, PosteraseError
 from posterase.extras import need
 
 PIECE_ELEMENTS = 2**22
@@ -76,6 +78,16 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
     finally:
         beside.unlink(missing_ok=True)
+
+
+def read_toml(path: Path, wrong: type[PosteraseError]) -> dict[str, Any]:
+    """The values of a TOML file; `wrong` is the error where it is none."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise wrong(f"{str(path)!r} cannot be read: {error.strerror}.", "check the path.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise wrong(f"{str(path)!r} is not TOML: {error}.", "mend it there.") from None
 
 
 def read_tree(path: str | os.PathLike[str]) -> xr.DataTree:

@@ -50,11 +50,14 @@ class Sample(NamedTuple):
     label: str
     values: Float[np.ndarray, "n elements"]
     weights: Float[np.ndarray, " n"]
+    names: tuple[str, ...] = ()
+    """Of the elements."""
 
     @classmethod
     def of(cls, label: str, draws: Draws) -> Sample:
         """One row a draw."""
-        return cls(label, draws.matrix(), np.asarray(draws.weights, np.float64).ravel())
+        weights = np.asarray(draws.weights, np.float64).ravel()
+        return cls(label, draws.matrix(), weights, tuple(element_names(draws.params)))
 
     @property
     def mean(self) -> Float[np.ndarray, " elements"]:
@@ -99,8 +102,8 @@ STYLES: dict[str, dict[str, Any]] = {
 
 def draw_erasure(result: Erasure) -> Figure:
     """Densities of the parameters that moved most; below, what every rung's diagnostics said."""
-    samples, names = samples_of(result), element_names(result.before.params)
-    most = moved_most(samples)
+    samples = samples_of(result)
+    names, most = samples[0].names, moved_most(samples)
     per_row = min(3 if len(most) > 4 else 2, len(most))
     rows = -(-len(most) // per_row)
     figure = new_figure(3.2 * max(per_row, 2), 2.1 * rows + 2.6)

@@ -17,13 +17,14 @@ def shown(title: str, total: int, wanted: bool | None = None) -> Iterator[Callab
     `wanted`: True or False; None, on a terminal only.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
     if wanted is False or (wanted is None and not console.is_terminal):
         yield lambda _what, _done: None
         return
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    left = TextColumn("at most"), TimeRemainingColumn(), TextColumn("left")
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left
     progress = Progress(*columns, console=console, transient=True)
     task = progress.add_task(title, total=total)
     timer = threading.Timer(PATIENCE, progress.start)

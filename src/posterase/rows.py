@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -22,6 +22,7 @@ from jaxtyping import Bool, Int, PyTree, Shaped
 from posterase.conditions import Column, Condition, among, matching, parsed
 from posterase.errors import EmptyRemovalError, RowsError
 from posterase.parameters import parameter_names
+from posterase.spelling import did_you_mean, written
 
 ROW = "row"
 """What the axis of rows is called where it has no name of its own."""
@@ -102,6 +103,30 @@ class RowTable:
         if values.ndim == 1 and values.dtype.kind in "iu":
             self._check_numbers(values)
         return values
+
+    def having(self, name: str, value: str) -> list[int]:
+        """Rows that are there and whose column of this name is written like this."""
+        found: list[int] = []
+        for block, at in self.placed():
+            column = block.column(name)
+            if column is not None:
+                same = np.array([written(each) == value for each in column.tolist()], bool)
+                found += (at.start + np.flatnonzero(same)).tolist()
+        return [row for row in found if row not in self.absent]
+
+    def having_any(self, name: str, values: Sequence[str]) -> list[int]:
+        """Rows of all these values, none of which may be without any."""
+        columns = [column for block in self.blocks if (column := block.column(name)) is not None]
+        if not columns:
+            raise _unknown(name, self.names)
+        found: set[int] = set()
+        for value in values:
+            rows = self.having(name, value)
+            if not rows:
+                known = np.array([written(each) for column in columns for each in column.tolist()])
+                raise _no_row(f"the {name} {value!r}", value, known)
+            found.update(rows)
+        return sorted(found)
 
     # --- the ways to select
 
@@ -305,6 +330,5 @@ def _unknown(name: str, names: list[str]) -> RowsError:
 
 
 def _no_row(shown: str, value: str, known: Column) -> EmptyRemovalError:
-    near = difflib.get_close_matches(value, [str(label) for label in np.unique(known.astype(str))], n=1)
-    meant = f"did you mean {near[0]!r}?" if near else "check the spelling."
-    return EmptyRemovalError(f"no row has {shown}.", meant)
+    labels = [str(label) for label in np.unique(known.astype(str))]
+    return EmptyRemovalError(f"no row has {shown}.", did_you_mean(value, labels, "check the spelling."))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 
+from posterase.errors import InputFileError
+from posterase.files import read_tree
 from posterase.numerics.weights import Estimate
 from posterase.plotting import BLACK, GREEN, GREY, VERMILION, new_figure
 from posterase.version import __version__
@@ -124,6 +127,16 @@ class Assessment(xr.DataTree):
         tree.attrs.update({"posterase": __version__, "floor": "between two refits", **about})
         return tree
 
+    @classmethod
+    def load(cls, path: Path) -> Assessment:  # type: ignore[override]
+        """From a netCDF file that `to_netcdf` wrote."""
+        tree = read_tree(path).load()
+        if not {"metrics", "left_out"} <= tree.children.keys():
+            raise InputFileError(f"{str(path)!r} holds no assessment.", "give a file of posterase assess --out.")
+        found = cls.from_dict({name: child.to_dataset() for name, child in tree.children.items()})
+        found.attrs.update(tree.attrs)
+        return found
+
     @property
     def verdicts(self) -> dict[str, str]:
         """By metric."""
@@ -183,6 +196,18 @@ class Assessment(xr.DataTree):
             found.append((name, *(written(*each) for each in figures), str(metrics["verdict"].values[i])))
         return found
 
+    def to_plain(self) -> dict[str, Any]:
+        """Plain JSON: every figure with its error, verdicts, and what was left out."""
+        metrics = self["metrics"].to_dataset()
+        found = []
+        for i, name in enumerate(metrics["metric"].values.tolist()):
+            one = metrics.isel(metric=i)
+            figures = {c: _plain(float(one[c]), float(one[f"{c}_error"])) for c in COLUMNS}
+            found.append({"metric": name, **figures, "verdict": str(one["verdict"].values)})
+        reasons = self["left_out"].to_dataset()
+        left = dict(zip(reasons["metric"].values.tolist(), reasons["why"].values.tolist(), strict=True))
+        return {"summary": self.summary, "metrics": found, "left_out": left}
+
     def plot(self) -> MatplotlibFigure:
         """How much of the way from the refits (0) back to the untouched draws (1) is left, by each metric that sees it.
 
@@ -218,6 +243,10 @@ class Assessment(xr.DataTree):
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.set_title(self.summary, fontsize=9, loc="right")
         return figure
+
+
+def _plain(value: float, error: float) -> dict[str, float | None] | None:
+    return None if np.isnan(value) else {"value": value, "error": None if np.isnan(error) else error}
 
 
 def written(value: float, error: float) -> str:

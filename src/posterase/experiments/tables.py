@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.table import Table
 
 from posterase.experiments.diabetes import Request
@@ -21,6 +23,15 @@ def diabetes_table(request: Request) -> Table:
         errors = f"{outcome.mean_error:.3f}", f"{outcome.spread_error:.3f}"
         table.add_row(outcome.method, *errors, outcome.verdict)
     return table
+
+
+def diabetes_plain(request: Request) -> dict[str, Any]:
+    """The same as plain JSON."""
+    figures = [
+        {"draws": o.method, "mean_error": float(o.mean_error), "spread_error": float(o.spread_error), "says": o.verdict}
+        for o in request.outcomes
+    ]
+    return {"forgot": request.title, "rows": len(request.rows), "answers": figures}
 
 
 def gmm_table(outcome: Outcome) -> Table:

@@ -1,10 +1,9 @@
-"""The command line: demo, erase, reproduce, bench, data; and of the record: requests, keys, verify."""
+"""The command line: demo, erase, assess, report, reproduce, bench, data; requests, keys, verify, serve."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +15,12 @@ from rich.markup import escape
 from rich.progress import Progress
 
 import posterase
-from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError, RowsError
+from posterase.errors import InvalidOptionError, MissingExtraError, PosteraseError
 from posterase.extras import need
-from posterase.files import check_writable, make_folder, written_whole
+from posterase.files import make_folder, written_whole
 from posterase.interfaces.bars import BAR, bars
 from posterase.interfaces.data_commands import data
+from posterase.interfaces.file_commands import assess, erase, report
 from posterase.interfaces.record_commands import (
     DEFAULT_RECORD,
     KeysFolder,
@@ -30,9 +30,11 @@ from posterase.interfaces.record_commands import (
     requests,
     verify,
 )
-from posterase.interfaces.status import ERROR, REFUSED, STOPPED
+from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.service_commands import serve
+from posterase.interfaces.status import ERROR, STOPPED
 
-app = typer.Typer(
+app = Commands(
     help="Erase data from a posterior.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
@@ -61,12 +63,12 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 
 
 @app.command()
-def demo(out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
+def demo(said: Said, out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
     """The paper's Section 5.1: a Gaussian mixture's posterior forgets 800 of 2,000 points, by SGLD and SGHMC.
 
     Example: `posterase demo --out /tmp`
     """
-    _reproduce_gmm(out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
+    _reproduce_gmm(said, out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
     Console().print(
         "What to try next: `posterase reproduce gmm` (more chains, and what the sampler's steps do without the shift), "
         "`posterase reproduce diabetes` (an exact answer to compare with), and the ten lines in README.md on a model "
@@ -75,12 +77,13 @@ def demo(out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
     )
 
 
-reproduce = typer.Typer(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
+reproduce = Commands(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 
 
 @reproduce.command("gmm")
 def reproduce_gmm(
+    said: Said,
     out: Out = Path("posterase-gmm"),
     seed: Seed = 0,
     sampler: Annotated[str, typer.Option(help="sgld, sghmc or both.")] = "both",
@@ -93,11 +96,11 @@ def reproduce_gmm(
     samplers: dict[str, tuple[SamplerName, ...]] = {"sgld": ("sgld",), "sghmc": ("sghmc",), "both": ("sgld", "sghmc")}
     if sampler not in samplers:
         raise InvalidOptionError(f"--sampler is {sampler!r}.", "use sgld, sghmc or both.")
-    _reproduce_gmm(out, seed, samplers[sampler], chains, ablation=True)
+    _reproduce_gmm(said, out, seed, samplers[sampler], chains, ablation=True)
 
 
 @reproduce.command("diabetes")
-def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) -> None:
+def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: Seed = 0) -> None:
     """A regression forgets patients: before, after each eraser, and the exact answer.
 
     Example: `posterase reproduce diabetes --out /tmp`
@@ -106,7 +109,7 @@ def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) ->
 
     target = make_folder(out) / "diabetes.png"
     console = Console()
-    with console.status("drawing from the posterior of 442 patients") as status:
+    with said.aside.status("drawing from the posterior of 442 patients") as status:
         requests = diabetes.run(seed, report=status.update)
     for request in requests:
         console.print(tables.diabetes_table(request), "")
@@ -115,6 +118,7 @@ def reproduce_diabetes(out: Out = Path("posterase-diabetes"), seed: Seed = 0) ->
         "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
     )
     _draw(console, lambda: figures.draw_diabetes(requests, target))
+    said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": str(target)})
 
 
 Sampler = Annotated[str, typer.Option(help="sgld, sghmc or both.")]
@@ -132,6 +136,7 @@ Without = Annotated[list[str] | None, typer.Option(help="A method to leave out; 
 
 @reproduce.command("fashion-mnist")
 def reproduce_fashion_mnist(
+    said: Said,
     out: Out = Path("posterase-fashion-mnist"),
     seed: Seed = 0,
     sampler: Sampler = "both",
@@ -150,12 +155,13 @@ def reproduce_fashion_mnist(
     Example: `posterase reproduce fashion-mnist --sampler sgld --removed 4000 --jobs`
     """
     _reproduce_networks(
-        "fashion-mnist", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without
+        said, "fashion-mnist", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without
     )
 
 
 @reproduce.command("cifar10")
 def reproduce_cifar10(
+    said: Said,
     out: Out = Path("posterase-cifar10"),
     seed: Seed = 0,
     sampler: Sampler = "both",
@@ -173,11 +179,14 @@ def reproduce_cifar10(
 
     Example: `posterase reproduce cifar10 --jobs`
     """
-    _reproduce_networks("cifar10", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without)
+    _reproduce_networks(
+        said, "cifar10", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without
+    )
 
 
 @reproduce.command("digits")
 def reproduce_digits(
+    said: Said,
     out: Out = Path("posterase-digits"),
     seed: Seed = 0,
     sampler: Sampler = "sgld",
@@ -188,11 +197,12 @@ def reproduce_digits(
 
     Example: `posterase reproduce digits --out /tmp`
     """
-    _reproduce_networks("digits", out, seed, sampler, removed, False, jobs, None, None, True, None)
+    _reproduce_networks(said, "digits", out, seed, sampler, removed, False, jobs, None, None, True, None)
 
 
 @reproduce.command("page")
 def reproduce_page(
+    said: Said,
     results: Annotated[Path, typer.Argument(help="The folder that blocks' results were written to.")],
     out: Annotated[Path, typer.Option(help="The page to write; its folder is made.")] = Path("networks.md"),
     data: Data = None,
@@ -205,9 +215,11 @@ def reproduce_page(
 
     page, *others = network_commands.write_page(results, out, data)
     Console().print(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}", soft_wrap=True)
+    said.json({"page": str(page), "files": [str(path) for path in others]})
 
 
 def _reproduce_networks(
+    said: Said,
     dataset: str,
     out: Path,
     seed: int,
@@ -228,21 +240,26 @@ def _reproduce_networks(
     methods = network_commands.all_but(without or [])
     blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
     if jobs:
-        network_commands.list_jobs(blocks, out, methods)
+        network_commands.list_jobs(said, blocks, out, methods)
     else:
-        network_commands.run_blocks(blocks, out, data, methods)
+        network_commands.run_blocks(said, blocks, out, data, methods)
 
 
-bench = typer.Typer(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
+bench = Commands(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.add_typer(requests, name="requests")
 app.add_typer(keys, name="keys")
 app.command()(verify)
+app.command()(serve)
+app.command()(erase)
+app.command()(assess)
+app.command()(report)
 
 
 @bench.command("posteriors")
 def bench_posteriors(
+    said: Said,
     data: Annotated[
         Path | None,
         typer.Option(help="Folder with posteriordb's data/ and draws/; without it, posteriordb in $POSTERASE_DATA."),
@@ -273,7 +290,7 @@ def bench_posteriors(
     kept = json.loads(beside_out.read_text()) if go_on and beside_out.exists() else []
     finished = [posterior_bench.Done.from_dict(each) for each in kept]
     console = Console()
-    with Progress(*BAR, console=console, transient=True) as progress:
+    with Progress(*BAR, console=said.aside, transient=True) as progress:
         task = progress.add_task("")
         done = posterior_bench.run(
             folder,
@@ -281,21 +298,18 @@ def bench_posteriors(
             done=finished,
             keep=lambda found: _write_json(beside_out, [each.to_dict() for each in found]),
         )
-    said = posterior_bench.summary(done)
+    summary = posterior_bench.summary(done)
     about = f"From `posterase bench posteriors`: {machine()}."
-    text = ["# Real posteriors, through every bridge", "", about, "", posterior_bench.__doc__ or "", said, ""]
+    text = ["# Real posteriors, through every bridge", "", about, "", posterior_bench.__doc__ or "", summary, ""]
     with written_whole(out) as beside:
         beside.write_text("\n".join([*text, *posterior_bench.lines(done)]) + "\n")
-    console.print(said)
+    console.print(summary)
     console.print(f"Table: {out}", soft_wrap=True)
+    said.json({"summary": summary, "table": str(out), "results": [each.to_dict() for each in done]})
 
 
 @app.command()
-def doctor(
-    record: RecordUrl = DEFAULT_RECORD,
-    folder: KeysFolder = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
-) -> None:
+def doctor(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -> None:
     """What is installed, what jax runs on, where data and keys are, and what is wrong.
 
     The exit status is 1 where something is wrong; what is only missing is needed for some things only.
@@ -305,84 +319,19 @@ def doctor(
     from posterase.interfaces.doctor import examine
 
     found = list(examine(folder or keys_folder(), record))
-    if as_json:
-        typer.echo(json.dumps([each._asdict() for each in found], indent=2))
-    else:
-        console, marks = Console(), {"ok": "[green]✓[/]", "missing": "[yellow]–[/]", "wrong": "[bold red]✗[/]"}
-        for each in found:
-            advice = f"\n    What to do: {each.advice}" if each.advice else ""
-            line = f"{marks[each.state]} {escape(each.what)}: {escape(each.said)}{escape(advice)}"
-            console.print(line, highlight=False, soft_wrap=True)
+    said.json([each._asdict() for each in found])
+    console, marks = Console(), {"ok": "[green]✓[/]", "missing": "[yellow]–[/]", "wrong": "[bold red]✗[/]"}
+    for each in found:
+        advice = f"\n    What to do: {each.advice}" if each.advice else ""
+        line = f"{marks[each.state]} {escape(each.what)}: {escape(each.said)}{escape(advice)}"
+        console.print(line, highlight=False, soft_wrap=True)
     if any(each.state == "wrong" for each in found):
         raise typer.Exit(ERROR)
 
 
-@app.command()
-def erase(
-    source: Annotated[Path, typer.Argument(help="netCDF file or zarr folder by ArviZ's schema, with log_likelihood.")],
-    rows: Annotated[str, typer.Option(help='A condition, county == "ANOKA", or row ids: 3,17,40-49.')],
-    out: Annotated[Path, typer.Option(help="The netCDF file to write.")],
-    row_dim: Annotated[
-        list[str] | None,
-        typer.Option(help="Which axis of the log-likelihoods is the rows, where there are several."),
-    ] = None,
-    preprocessing: Annotated[
-        str | None, typer.Option(help="What was computed from all rows before the fit, in words; or none.")
-    ] = None,
-    ess: Annotated[float, typer.Option(min=1, help="The fewest effective draws.")] = 400.0,
-    verdict: Annotated[Path | None, typer.Option(help="A file for verdict and figures, as JSON.")] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="A file for the report, a page of HTML; of a refusal too.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the output where it is there.")] = False,
-    seed: Seed = 0,
+def _reproduce_gmm(
+    said: Said, out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool
 ) -> None:
-    """Erase rows from the draws in a file, by their stored log-likelihoods; whatever program made it.
-
-    Nothing but the report is written where the erasure is refused; the exit status is 2 then.
-
-    Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
-    """
-    for target in (out, verdict, report):
-        if target is None:
-            continue
-        check_writable(target)
-        if target.exists() and not force:
-            raise OutputError(f"{str(target)!r} is there already.", "name another file, or allow it: --force.")
-    if preprocessing is None and sys.stdin.isatty():
-        asked = "Was anything computed from all rows before the fit (means, scales)? In words, none, or empty: unknown"
-        preprocessing = typer.prompt(asked, default="", show_default=False) or None
-    model, draws = posterase.from_arviz(source, rows=row_dim or (), preprocessing=preprocessing)
-    policy = posterase.Policy(ess=ess)
-    result = posterase.erase(model, draws, _selected(rows), key=seed, policy=policy)
-    console = Console()
-    console.print(str(result), markup=False, highlight=False, soft_wrap=True)
-    if verdict is not None:
-        _write_json(verdict, result.to_dict())
-    if report is not None:
-        from posterase.interfaces.report import report as page
-
-        with written_whole(report) as beside:
-            beside.write_text(page(result))
-    if not result.verdict.accepted:
-        raise typer.Exit(REFUSED)
-    console.print(f"Draws: {result.draws.save(out)}", soft_wrap=True)
-
-
-def _selected(text: str) -> str | list[int]:
-    """Row ids such as `3,17,40-49`, or the condition as it is."""
-    if not re.fullmatch(r"[\d\s,-]+", text):
-        return text
-    ids: list[int] = []
-    for part in re.split(r"[\s,]+", text.strip(" ,")):
-        found = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if found is None or int(found[2] or found[1]) < int(found[1]):
-            raise RowsError(f"--rows: {part!r} is no row id and no range of them.", "write 3,17,40-49.")
-        ids += range(int(found[1]), int(found[2] or found[1]) + 1)
-    return ids
-
-
-def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool) -> None:
     from posterase.experiments import figures, gmm, tables
 
     figure, results, timings = (make_folder(out) / name for name in ("gmm.png", "gmm.json", "timings.json"))
@@ -390,7 +339,7 @@ def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chai
     outcomes = []
     for sampler in samplers:
         settings = gmm.Settings(seed=seed, sampler=sampler, chains=chains, ablation=ablation)
-        with Progress(*BAR, console=console, transient=True) as progress:
+        with Progress(*BAR, console=said.aside, transient=True) as progress:
             outcomes.append(gmm.run(settings, bars(progress, f"{sampler.upper()}: ")))
         console.print(tables.gmm_table(outcomes[-1]), "")
     console.print(
@@ -410,6 +359,8 @@ def _reproduce_gmm(out: Path, seed: int, samplers: tuple[SamplerName, ...], chai
     _write_json(timings, {outcome.settings.sampler: outcome.seconds for outcome in outcomes})
     _draw(console, lambda: figures.draw_gmm(outcomes, figure))
     console.print(f"Results: {results}, timings apart in {timings}", soft_wrap=True)
+    made = {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes}
+    said.json({"results": made, "files": [str(path) for path in (figure, results, timings) if path.exists()]})
 
 
 def _write_json(path: Path, content: object) -> None:
@@ -431,15 +382,17 @@ UNREADABLE: Any = next(each for each in typer.BadParameter.__mro__ if each.__nam
 def main() -> None:
     """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `status`."""
     try:
-        ended = app(standalone_mode=False)
+        ended = app(prog_name="posterase", standalone_mode=False)
     except UNREADABLE as error:
         error.show()
         ended = ERROR
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):
         ended = STOPPED
     except PosteraseError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         ended = ERROR
+    if ended == STOPPED:
+        Console(stderr=True).print("Stopped. What was not finished was not written.", highlight=False)
     sys.exit(ended if isinstance(ended, int) else 0)
 
 

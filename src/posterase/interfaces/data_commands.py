@@ -12,8 +12,10 @@ from rich.table import Table
 
 from posterase.errors import DatasetError
 from posterase.experiments import datasets
+from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.status import ERROR
 
-data = typer.Typer(
+data = Commands(
     help="The data sets of the experiments: what there is, where, and whether it is right.", no_args_is_help=True
 )
 
@@ -24,7 +26,7 @@ MARKS = {"ok": "green", "wrong": "bold red", "not known": "yellow", "not here": 
 
 
 @data.command("list")
-def list_sets(folder: Folder = None) -> None:
+def list_sets(said: Said, folder: Folder = None) -> None:
     """Names, images, where they come from, and whether they are here.
 
     Example: `posterase data list`
@@ -32,6 +34,9 @@ def list_sets(folder: Folder = None) -> None:
     table = Table(box=None, pad_edge=False)
     for title in ("name", "train", "test", "image", "classes", "here"):
         table.add_column(title, justify="right" if title in ("train", "test", "classes") else "left", no_wrap=True)
+    listed = [
+        {"name": name, "here": _here(name, folder), "from": source.address} for name, source in datasets.SOURCES.items()
+    ]
     for name, source in datasets.SOURCES.items():
         counts = f"{source.count(source.train):,}", f"{source.count(source.test):,}"
         image = "×".join(map(str, source.image))
@@ -43,11 +48,15 @@ def list_sets(folder: Folder = None) -> None:
     for name, source in datasets.SOURCES.items():
         _say(f"  {name} from {source.address}{'; or ' + source.hint if source.hint else ''}")
     _say("  digits come with scikit-learn: pip install 'posterase[data]'")
-    _say("into the first of the folders looked in: " + ", ".join(map(str, datasets.data_folders(folder))))
+    folders = [str(each) for each in datasets.data_folders(folder)]
+    _say(f"into the first of the folders looked in: {', '.join(folders)}")
+    listed.append({"name": "digits", "here": here, "from": "scikit-learn"})
+    said.json({"sets": listed, "folders": folders})
 
 
 @data.command()
 def where(
+    said: Said,
     name: Annotated[str | None, typer.Argument(help="A data set; without it, all of them.")] = None,
     folder: Folder = None,
 ) -> None:
@@ -55,7 +64,9 @@ def where(
 
     Example: `posterase data where fashion-mnist`
     """
+    places: dict[str, dict[str, list[str]]] = {}
     for each in _asked([name] if name else []):
+        places[each] = {}
         if each == "digits":
             _say("digits: in scikit-learn" + ("" if _has_digits() else ", which is not installed"))
             continue
@@ -63,13 +74,16 @@ def where(
         source = datasets.SOURCES[each]
         for place in datasets.data_folders(folder, each):
             found = [path for file in source.train + source.test for path in datasets.copies(file, [place])]
+            places[each][str(place)] = [str(path.relative_to(place)) for path in found]
             _say(f"  {place}: {len(found) or 'no'} file{'' if len(found) == 1 else 's'}")
             for path in found:
                 _say(f"    {path.relative_to(place)}")
+    said.json(places)
 
 
 @data.command()
 def check(
+    said: Said,
     name: Annotated[list[str] | None, typer.Argument(help="Data sets; without them, all that are here.")] = None,
     folder: Folder = None,
 ) -> None:
@@ -79,17 +93,18 @@ def check(
 
     Example: `posterase data check mnist cifar10`
     """
-    right = True
+    right: dict[str, bool] = {}
     for each in _asked(name or []):
         if each == "digits":
-            right &= _check_digits(named=bool(name))
+            right[each] = _check_digits(named=bool(name))
         elif _here(each, folder) == "no":
             _mark("not here", each)
-            right &= not name
+            right[each] = not name
         else:
-            right &= _check_files(each, folder)
-    if not right:
-        raise typer.Exit(1)
+            right[each] = _check_files(each, folder)
+    said.json(right)
+    if not all(right.values()):
+        raise typer.Exit(ERROR)
 
 
 def _check_files(name: str, folder: Path | None) -> bool:

@@ -28,6 +28,7 @@ EXTRAS = {
     "data": ("pooch", "scikit-learn"),
     "record": ("sqlalchemy", "alembic", "cryptography"),
     "postgresql": ("psycopg",),
+    "service": ("fastapi", "uvicorn", "jinja2"),
 }
 """What each extra brings, by the names of distributions."""
 

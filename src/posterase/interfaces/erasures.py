@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import hashlib
-import importlib
-import inspect
 import platform
-import sys
-import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +12,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from posterase.bridges.arviz import from_arviz
 from posterase.container import fingerprint
 from posterase.draws import Draws
 from posterase.erase import Erasure, erase
@@ -30,12 +23,13 @@ from posterase.errors import (
     PosteraseError,
     ProjectError,
 )
+from posterase.interfaces.builders import builder, open_stored, policy_from
 from posterase.model import AbstractModel
 from posterase.policy import Policy
-from posterase.record.privacy import written
 from posterase.record.project import Project
 from posterase.record.runs import Erased, Facts, place_of
-from posterase.rows import Block, RowTable, table_of
+from posterase.rows import Block, RowTable
+from posterase.spelling import did_you_mean, written
 from posterase.version import __version__
 
 OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonFiniteResultError)
@@ -64,13 +58,7 @@ class Opened:
 
     def rows_of(self, subject: str) -> list[int]:
         """Rows whose subject is written like this."""
-        found: list[int] = []
-        for block, at in self.table.placed():
-            column = block.column(self.project.subject)
-            if column is not None:
-                same = np.array([written(each) == subject for each in column.tolist()], bool)
-                found += (at.start + np.flatnonzero(same)).tolist()
-        return [row for row in found if row not in self.table.absent]
+        return self.table.having(self.project.subject, subject)
 
     def erase(self, rows: Sequence[int], seed: int, spent: float) -> Tried:
         """Climb the ladder."""
@@ -127,18 +115,19 @@ class Tried:
 def open_project(project: Project, erased: Erased) -> Opened:
     """Open the draws of a project, with the model that its function or bridge builds."""
     policy = policy_of(project)
-    model: AbstractModel
-    if project.bridge == "arviz":
-        model, draws = from_arviz(project.draws_path, preprocessing=project.preprocessing)
-        code = f"posterase {__version__}, stored log-likelihoods"
+    if project.model is None:
+        fit = open_stored(project.draws_path, preprocessing=project.preprocessing)
     else:
-        model, draws, code = _built(project, erased)
-    table = table_of(model.data, len(model.present)) if draws.container is None else draws.container.table
+        build = builder(project.model, project.folder, wrong=ProjectError, failed=_failed)
+        fit = build(project.draws_path, erased)
+    model, draws, table, code = fit
     known = [block for block in table.blocks if block.column(project.subject) is not None]
     if not known:
-        near = difflib.get_close_matches(project.subject, table.names, 1)
-        meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(table.names) or 'none'}."
-        raise ProjectError(f"the data have no column {project.subject!r} of subjects.", meant)
+        there = f"there are {', '.join(table.names) or 'none'}."
+        raise ProjectError(
+            f"the data have no column {project.subject!r} of subjects.",
+            did_you_mean(project.subject, table.names, there),
+        )
     back = {written(each) for block in known for each in _present(table, block, project.subject)}
     again = sum(erased(sorted(back)))
     if again:
@@ -147,7 +136,7 @@ def open_project(project: Project, erased: Erased) -> Opened:
             "leave their rows out: build(draws, erased), and at the source. Where they came back of their own will: "
             "posterase requests project FILE --returned.",
         )
-    facts = Facts(data_digest(model, draws), code, _versions(), _hardware(), ASSUMPTIONS)
+    facts = Facts(data_digest(model, draws), code, versions(), hardware(), ASSUMPTIONS)
     return Opened(project, model, draws, table, policy, facts)
 
 
@@ -161,14 +150,7 @@ def _present(table: RowTable, block: Block, name: str) -> Iterator[Any]:
 
 def policy_of(project: Project) -> Policy:
     """The project's policy."""
-    names = [field.name for field in dataclasses.fields(Policy)]
-    for name in project.policy:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            meant = f"did you mean {near[0]}?" if near else f"use {', '.join(names)}."
-            raise ProjectError(f"a policy has no {name!r}.", meant)
-    numbers = {name: float(value) for name, value in project.policy.items() if type(value) is int}
-    return Policy(**project.policy | numbers)
+    return policy_from(project.policy, ProjectError)
 
 
 def data_digest(model: AbstractModel, draws: Draws) -> bytes:
@@ -183,81 +165,21 @@ def data_digest(model: AbstractModel, draws: Draws) -> bytes:
     return bytes.fromhex(fingerprint(named))
 
 
-def _built(project: Project, erased: Erased) -> tuple[AbstractModel, Draws, str]:
-    assert project.model is not None
-    place, _, name = project.model.partition(":")
-    problem: ProjectError
-    try:
-        build, code = _function(project, place, name)
-        return *_checked(project.model, _called(build, project.draws_path, erased)), code
-    except PosteraseError:
-        raise
-    except Exception as error:
-        problem = ProjectError(
-            f"building the model ended in {place_of(error)}.",
-            f"call {project.model} yourself to see all of it: its text may hold data, and is not told here.",
-        )
-    raise problem  # not while the other one is handled: it would be its context
+def _failed(name: str, error: Exception) -> PosteraseError:
+    return ProjectError(
+        f"building the model ended in {place_of(error)}.",
+        f"call {name} yourself to see all of it: its text may hold data, and is not told here.",
+    )
 
 
-def _function(project: Project, place: str, name: str) -> tuple[Callable[..., Any], str]:
-    """The function that builds the model, and a digest of its code.
-
-    A file in the project's folder is read each time, and apart from others of its name: projects may share a process.
-    """
-    file = Path(project.folder, *place.split(".")).with_suffix(".py")
-    if file.is_file():
-        source = file.read_bytes()
-        module = types.ModuleType(place)
-        module.__file__ = str(file)
-        sys.path.insert(0, project.folder)
-        try:
-            exec(compile(source, str(file), "exec"), module.__dict__)
-        finally:
-            sys.path.remove(project.folder)
-        digest = hashlib.sha256(source).hexdigest()
-    else:
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name not in (place, place.partition(".")[0]):
-                raise
-            raise ProjectError(f"there is no module {place!r}.", f"put {place}.py in {project.folder!r}.") from None
-        origin = getattr(module, "__file__", None)
-        digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin else ""
-    build = getattr(module, name, None)
-    if not callable(build):
-        raise ProjectError(f"{place!r} has no function {name!r}.", "name the one that builds the model.")
-    return build, f"sha256:{digest}" if digest else "unknown"
-
-
-def _called(build: Callable[..., Any], draws: Path, erased: Erased) -> Any:
-    """`build(draws)` or `build(draws, erased)`, by name where it has the name."""
-    try:
-        parameters = inspect.signature(build).parameters
-    except (TypeError, ValueError):
-        return build(draws)
-    if "erased" in parameters:
-        return build(draws, erased=erased)
-    return build(draws, erased) if len(parameters) > 1 else build(draws)
-
-
-def _checked(name: str, made: Any) -> tuple[AbstractModel, Draws]:
-    if (
-        not (isinstance(made, tuple) and len(made) == 2)
-        or not isinstance(made[0], AbstractModel)
-        or not isinstance(made[1], Draws)
-    ):
-        raise ProjectError(f"{name} returned {type(made).__name__}.", "return (model, draws), as bridges do.")
-    return made
-
-
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of what computes."""
     names = ("jax", "jaxlib", "numpy", "equinox", "blackjax")
     own = {"python": platform.python_version(), "posterase": __version__}
     return own | {name: version(name) for name in names}
 
 
-def _hardware() -> dict[str, Any]:
+def hardware() -> dict[str, Any]:
+    """What computes."""
     device = jax.devices()[0]
     return {"machine": platform.machine(), "platform": device.platform, "device": device.device_kind}

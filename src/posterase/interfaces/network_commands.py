@@ -20,6 +20,7 @@ from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_spe
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
 from posterase.interfaces.bars import BAR, bars
+from posterase.interfaces.say import Said
 
 SAMPLERS = ("sgld", "sghmc", "both")
 OPTIONAL = [name for name in bnn.METHODS if name not in ("retrain", "origin")]
@@ -49,14 +50,15 @@ def all_but(without: Sequence[str]) -> list[str]:
     return [name for name in bnn.METHODS if name not in left_out]
 
 
-def list_jobs(blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
+def list_jobs(said: Said, blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
     """What would run, what is finished already, and about how long it takes on this machine."""
     console = Console()
-    with console.status("timing one step on this machine"):
+    with said.aside.status("timing one step on this machine"):
         seconds = bnn.seconds_a_gradient(blocks[0])
     left_out = {"retrain 2" if name == "floor" else name for name in set(bnn.METHODS) - set(methods)}
     stages = Stages(out / "stages") if (out / "stages").is_dir() else Stages(None)
     total, seen = 0.0, set()
+    listed: list[dict[str, Any]] = []
     for block in blocks:
         table = Table(title=block.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
         table.add_column("stage", min_width=20)
@@ -70,6 +72,7 @@ def list_jobs(blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bn
             told = "finished" if done else "with the above" if mark in seen else _time(cost)
             seen.add(mark)
             total += cost
+            listed.append({"block": block.title, "stage": job.stage, "seconds": cost, "finished": done})
             table.add_row(job.stage, f"{job.gradients:,.0f}", told)
         console.print(table)
     console.print(
@@ -78,26 +81,31 @@ def list_jobs(blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bn
         "goes on at the last of them.",
         soft_wrap=True,
     )
+    said.json({"seconds": total, "stages": listed})
 
 
-def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None, methods: Sequence[str] = bnn.METHODS) -> None:
+def run_blocks(
+    said: Said, blocks: list[bnn.Settings], out: Path, data: Path | None, methods: Sequence[str] = bnn.METHODS
+) -> None:
     """Run the blocks, print their tables, and write results, tables and figures; of blocks run before, too."""
     folder = make_folder(out)
     for settings in blocks:
         _check_free(folder, settings, methods)
     stages = Stages(folder / "stages")
     console = Console()
+    failed: dict[str, dict[str, str]] = {}
     for settings in blocks:
         begun = time.perf_counter()
-        with Progress(*BAR, console=console, transient=True) as progress:
+        with Progress(*BAR, console=said.aside, transient=True) as progress:
             block = bnn.run(
                 settings, data=data, stages=stages, methods=methods, report=bars(progress, f"{settings.title}: ")
             )
-        with console.status(f"{settings.title}: comparing"):
+        with said.aside.status(f"{settings.title}: comparing"):
             result = bnn_results.results(block)
         bnn_files.write_block(result, folder)
         for table in bnn_tables.rich_tables(result):
             console.print(table, "")
+        failed[settings.name] = dict(block.failed)
         for method, reason in block.failed.items():
             console.print(f"{method} gave no network: {reason}", markup=False, soft_wrap=True)
         console.print(f"{settings.title}: {_time(time.perf_counter() - begun)}", "", soft_wrap=True)
@@ -107,6 +115,7 @@ def run_blocks(blocks: list[bnn.Settings], out: Path, data: Path | None, methods
             paths = bnn_files.write(bnn_files.read(folder), folder, figures=False)
             console.print(f"No figures: {error.problem} To get them: {error.advice}", markup=False, soft_wrap=True)
     console.print(f"In {folder}: {', '.join(path.name for path in paths)}", soft_wrap=True)
+    said.json({"folder": str(folder), "files": [path.name for path in paths], "failed": failed})
 
 
 def write_page(folder: Path, target: Path, data: Path | None) -> list[Path]:

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.console import Console
 
-from posterase.errors import InvalidOptionError, KeyFileError, LedgerError, PosteraseError
+from posterase.errors import InvalidOptionError, LedgerError, PosteraseError
 from posterase.files import check_writable, written_whole
+from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.say import print_line as print_line
 from posterase.interfaces.status import BUSY, ERROR, REFUSED
 
 if TYPE_CHECKING:
+    from posterase.record.ledger import Verified
+    from posterase.record.notes import PublicKey
     from posterase.record.record import Record
     from posterase.record.requests import Request
 
-requests = typer.Typer(help="Requests to erase: hand in, list, run, prove.", no_args_is_help=True)
-keys = typer.Typer(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
+requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_args_is_help=True)
+keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
 
 
 def keys_folder() -> Path:
@@ -41,28 +44,25 @@ KeysFolder = Annotated[
         "--keys", envvar="POSTERASE_KEYS", help="The folder of keys.", show_default="~/.config/posterase/keys"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="For machines.")]
 Identity = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
 Reason = Annotated[str, typer.Option(help="Why. The ledger keeps it: do not name the subject.")]
 DEFAULT_RECORD = "posterase-record.db"
 
 
+def _states() -> list[str]:
+    """For shells to complete."""
+    from posterase.record.requests import State
+
+    return list(get_args(State))
+
+
 @contextmanager
-def _record(url: str, folder: Path | None) -> Iterator[Record]:
-    from posterase.record.keyring import load_keys, promote_staged, staged_keys
-    from posterase.record.record import Record
+def opened_record(url: str, folder: Path | None) -> Iterator[Record]:
+    """The record; what a process that died has left is finished or undone first."""
+    from posterase.record.opening import open_record
     from posterase.record.runs import recover
 
-    place = folder or keys_folder()
-    own = load_keys(place)
-    try:
-        record = Record.open(url, own)
-    except KeyFileError:
-        staged = staged_keys(place, own)
-        if staged is None:
-            raise
-        record = Record.open(url, staged)  # a change of keys was cut off after it was written to the ledger
-        promote_staged(place)
+    record = open_record(url, folder or keys_folder())
     try:
         try:
             recover(record)
@@ -78,6 +78,7 @@ def _record(url: str, folder: Path | None) -> Iterator[Record]:
 
 @keys.command("new")
 def keys_new(
+    said: Said,
     name: Annotated[str, typer.Argument(help="The ledger's name: your domain and what it is, without blanks.")],
     folder: KeysFolder = None,
 ) -> None:
@@ -92,26 +93,29 @@ def keys_new(
     console = Console()
     console.print(f"Keys: {place}. Keep a copy of them in a safe place.", soft_wrap=True, markup=False)
     console.print(f"Hand {place / PUBLIC} to whoever verifies:\n{made.public}", soft_wrap=True, markup=False)
+    said.json({"keys": str(place), "public": str(made.public)})
 
 
 @keys.command("show")
-def keys_show(folder: KeysFolder = None) -> None:
+def keys_show(said: Said, folder: KeysFolder = None) -> None:
     """The public key: one line, for whoever verifies.
 
     Example: `posterase keys show --keys keys`
     """
     from posterase.record.keyring import load_keys
 
-    typer.echo(load_keys(folder or keys_folder()).public)
+    public = load_keys(folder or keys_folder()).public
+    typer.echo(public)
+    said.json({"public": str(public), "key": public.id})
 
 
 @keys.command("rotate")
-def keys_rotate(record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -> None:
+def keys_rotate(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -> None:
     """Sign with a new key from now on. What the old one signed can still be verified, with either.
 
     Example: `posterase keys rotate --keys keys`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         from posterase.record.keyring import promote_staged, rotated, stage_signer
 
         place, new = folder or keys_folder(), rotated(opened.keys)
@@ -119,6 +123,7 @@ def keys_rotate(record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -
         opened.rotate(new.signer)
         promote_staged(place)
     Console().print(f"The ledger is signed by a new key from now on:\n{new.public}", soft_wrap=True, markup=False)
+    said.json({"public": str(new.public), "key": new.public.id})
 
 
 # --- requests
@@ -126,6 +131,7 @@ def keys_rotate(record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -
 
 @requests.command("project")
 def requests_project(
+    said: Said,
     file: Annotated[Path, typer.Argument(help="The project's TOML file.")],
     refitted: Annotated[
         bool, typer.Option("--refitted", help="The draws were fitted anew, from the data as they are now.")
@@ -140,29 +146,30 @@ def requests_project(
 
     Example: `posterase requests project radon.toml`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         from posterase.interfaces.erasures import open_project, policy_of
         from posterase.record.project import Project
 
         project = Project.read(file)
         policy_of(project)
         erased = (lambda subjects: [False for _ in subjects]) if returned else opened.erased(project.name)
-        with Console(stderr=True).status("opening the model and its draws"):
+        with said.aside.status("opening the model and its draws"):
             found = open_project(project, erased)
         opened.register(project, refitted=refitted, returned=returned)
     rows = found.model.n_rows
     Console().print(f"Project {project.name}: {rows} rows, subjects in {project.subject!r}.", markup=False)
+    said.json({"project": project.name, "rows": rows, "subject": project.subject, "definition": project.digest})
 
 
 @requests.command("add")
 def requests_add(
+    said: Said,
     project: Annotated[str, typer.Argument(help="The project's name.")],
     subject: Annotated[str, typer.Argument(help="The subject's key, or - to read it from standard input.")],
     regulation: Annotated[str, typer.Option(help="gdpr, ccpa or other.")],
     identity: Annotated[str | None, typer.Option("--id", help="The request's UUID; made where there is none.")] = None,
     received_at: Annotated[str | None, typer.Option(help="When it was received, by RFC 3339; else now.")] = None,
     due_at: Annotated[str | None, typer.Option(help="When it is due, where no law says so.")] = None,
-    as_json: AsJson = False,
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
@@ -171,33 +178,32 @@ def requests_add(
     Example: `posterase requests add radon ANOKA --regulation gdpr`
     """
     key = sys.stdin.readline().rstrip("\r\n") if subject == "-" else subject
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         answer = opened.add(
             project, key, regulation, subject_request_id=identity, received_at=received_at, due_at=due_at
         )
-    if as_json:
-        _print_json({"outcome": answer.outcome, **_shown(answer.request)})
-    else:
-        said = {
-            "received": "received",
-            "duplicate": "was handed in before",
-            "conflict": "has the id of another request, and was not taken",
-        }[answer.outcome]
-        request = answer.request
-        print_line(f"{request.subject_request_id} {said}: {request.state}, due {request.due_at}.")
+    said.json({"outcome": answer.outcome, **_shown(answer.request)})
+    words = {
+        "received": "received",
+        "duplicate": "was handed in before",
+        "conflict": "has the id of another request, and was not taken",
+    }[answer.outcome]
+    request = answer.request
+    print_line(f"{request.subject_request_id} {words}: {request.state}, due {request.due_at}.")
     if answer.outcome == "conflict":
         raise typer.Exit(ERROR)
 
 
 @requests.command("list")
 def requests_list(
+    said: Said,
     project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
     state: Annotated[
-        list[str] | None, typer.Option(help="pending, in_progress, completed, refused, cancelled.")
+        list[str] | None,
+        typer.Option(help="pending, in_progress, completed, refused, cancelled.", autocompletion=_states),
     ] = None,
     due_within: Annotated[str | None, typer.Option(help="Only what is due so soon: 7d, 36h, 2w.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
-    as_json: AsJson = False,
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
@@ -205,7 +211,7 @@ def requests_list(
 
     Example: `posterase requests list --due-within 7d`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         from posterase.record.requests import OPEN, states_of
         from posterase.record.times import span_of
 
@@ -213,9 +219,7 @@ def requests_list(
         before = None if due_within is None else now + span_of(due_within)
         wanted = states_of(state) if state else OPEN
         found = opened.find(project=project, states=wanted, due_before=before, limit=limit)
-    if as_json:
-        _print_json([_shown(each) for each in found])
-        return
+    said.json([_shown(each) for each in found])
     if not found:
         print_line("No requests.")
         return
@@ -224,15 +228,15 @@ def requests_list(
         due = f"{each.due_at} LATE" if each.late(now) else each.due_at
         rows = "" if each.rows is None else str(each.rows)
         lines.append((each.subject_request_id, each.project, each.state, each.regulation, due, rows))
-    _print_table(lines)
+    print_table(lines)
 
 
 @requests.command("show")
 def requests_show(
+    said: Said,
     identity: Identity,
     certificate: Annotated[Path | None, typer.Option(help="A file for its certificate, as JSON.")] = None,
     page: Annotated[Path | None, typer.Option(help="A file for the certificate as a page to read, HTML.")] = None,
-    as_json: AsJson = False,
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
@@ -243,7 +247,7 @@ def requests_show(
     for target in (certificate, page):
         if target is not None:
             check_writable(target)
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         from posterase.record.certificate import page as page_of
 
         request, history = opened.get(identity), opened.history(identity)
@@ -251,48 +255,48 @@ def requests_show(
             made = opened.certificate(identity)
             _write(certificate, made)
             _write(page, page_of(made).encode())
-    if as_json:
-        _print_json({**_shown(request), "history": [dataclasses.asdict(each) for each in history]})
-        return
+    said.json({**_shown(request), "history": [dataclasses.asdict(each) for each in history]})
     print_line(f"{request.subject_request_id}, {request.project}: {request.state}, due {request.due_at}.")
     if request.reason:
         print_line(request.reason)
     what = [(each.time, each.kind.removeprefix("request."), each.actor, str(each.index)) for each in history]
-    _print_table([("when", "what", "who", "entry"), *what])
+    print_table([("when", "what", "who", "entry"), *what])
 
 
 @requests.command("extend")
 def requests_extend(
-    identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
+    said: Said, identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
 ) -> None:
     """The longer term that the law allows, once, with the reason that the subject was told.
 
     Example: `posterase requests extend 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "many requests at once"`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         request = opened.extend(identity, reason)
     print_line(f"{request.subject_request_id} is due {request.due_at} now.")
+    said.json(_shown(request))
 
 
 @requests.command("cancel")
 def requests_cancel(
-    identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
+    said: Said, identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
 ) -> None:
     """Take a request back that waits.
 
     Example: `posterase requests cancel 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "withdrawn"`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         request = opened.cancel(identity, reason)
     print_line(f"{request.subject_request_id} is {request.state}.")
+    said.json(_shown(request))
 
 
 @requests.command("run")
 def requests_run(
+    said: Said,
     project: Annotated[str, typer.Argument(help="The project's name.")],
     due_within: Annotated[str | None, typer.Option(help="Only what is due so soon: 7d, 36h, 2w. Else all.")] = None,
     keep_old: Annotated[bool, typer.Option("--keep-old", help="Keep the draws before; certificates say so.")] = False,
-    as_json: AsJson = False,
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
@@ -302,30 +306,29 @@ def requests_run(
 
     Example: `posterase requests run radon --due-within 7d`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         from posterase.interfaces.erasures import open_project
         from posterase.record.runs import run
         from posterase.record.times import span_of
 
         span = None if due_within is None else span_of(due_within)
-        with Console(stderr=True).status("claiming requests") as status:
+        with said.aside.status("claiming requests") as status:
             ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=status.update)
     if ran is None:
         print_line(f"Another process is running {project}.")
         raise typer.Exit(BUSY)
-    if as_json:
-        _print_json([_shown(each) for each in ran.requests])
-    else:
-        print_line(f"{ran}.")
-        for each in ran.requests:
-            rows = f", {each.rows} row{'s' if each.rows != 1 else ''}"
-            print_line(f"  {each.subject_request_id} {each.state}{rows}{f': {each.reason}' if each.reason else ''}")
+    said.json([_shown(each) for each in ran.requests])
+    print_line(f"{ran}.")
+    for each in ran.requests:
+        rows = f", {each.rows} row{'s' if each.rows != 1 else ''}"
+        print_line(f"  {each.subject_request_id} {each.state}{rows}{f': {each.reason}' if each.reason else ''}")
     if any(each.state == "refused" for each in ran.requests):
         raise typer.Exit(REFUSED)
 
 
 @requests.command("export")
 def requests_export(
+    said: Said,
     out: Annotated[Path, typer.Argument(help="The file to write.")],
     checkpoint: Annotated[
         Path | None, typer.Option(help="A file for the newest checkpoint, to be kept somewhere else.")
@@ -337,38 +340,74 @@ def requests_export(
 
     Example: `posterase requests export ledger.jsonl --checkpoint checkpoint.txt`
     """
-    with _record(record, folder) as opened:
+    with opened_record(record, folder) as opened:
         found = opened.export(out)
         _write(checkpoint, opened.checkpoint().encode())
     print_line(str(found))
+    said.json(_ledger(found))
 
 
 def verify(
-    ledger: Annotated[Path, typer.Argument(help="An exported ledger.")],
+    said: Said,
+    ledger: Annotated[Path | None, typer.Argument(help="An exported ledger; certificates can do without.")] = None,
+    *,
     key: Annotated[list[Path], typer.Option(help="The public key of the ledger, or of an earlier time.")],
     certificate: Annotated[list[Path] | None, typer.Option(help="A certificate that must be in it.")] = None,
     checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint that was kept from earlier.")] = None,
 ) -> None:
     """Verify an exported ledger with a public key alone; and that a certificate is in it, and that nothing was cut.
 
+    Without a ledger, certificates alone: that they were signed with the key, and not changed since.
+
     Example: `posterase verify ledger.jsonl --key public.key --certificate certificate.json`
     """
+    from posterase.record.certificate import read
     from posterase.record.keyring import load_public
     from posterase.record.ledger import verify as verify_lines
 
     trusted = [load_public(each) for each in key]
-    documents = [_read(each) for each in certificate or []]
+    documents = {each: _read(each) for each in certificate or []}
     notes = [_read(each).decode(errors="replace") for each in checkpoint or []]
+    if ledger is None:
+        _verify_alone(said, documents, trusted, notes)
+        return
+    for path, data in documents.items():
+        if read(data).get("ledger", "") is None:
+            raise LedgerError(f"{path.name} is in no ledger: its erasure was outside a record.", "leave LEDGER out.")
     try:
         with ledger.open("rb") as lines:
-            found = verify_lines(lines, trusted, certificates=documents, checkpoints=notes)
+            found = verify_lines(lines, trusted, certificates=list(documents.values()), checkpoints=notes)
     except OSError as error:
         raise InvalidOptionError(f"{str(ledger)!r} cannot be read: {error.strerror}.", "check the path.") from None
     print_line(str(found))
-    for path, place in zip(certificate or [], found.certificates, strict=True):
+    for path, place in zip(documents, found.certificates, strict=True):
         print_line(f"{path.name} is entry {place}.")
     if not notes:
         print_line("Without a checkpoint kept from earlier, a newer part that somebody hides cannot be missed.")
+    said.json(_ledger(found) | {"certificates": dict(zip(map(str, documents), found.certificates, strict=True))})
+
+
+def _verify_alone(said: Said, documents: dict[Path, bytes], trusted: list[PublicKey], notes: list[str]) -> None:
+    """Certificates, without any ledger."""
+    from posterase.record.certificate import read, signed_by
+
+    if not documents or notes:
+        what = "a checkpoint is of a ledger, and none is given" if notes else "there is nothing to verify"
+        raise InvalidOptionError(f"{what}.", "give LEDGER, or certificates alone: --certificate certificate.json.")
+    found = []
+    for path, data in documents.items():
+        by, alone = signed_by(data, trusted), read(data).get("ledger", "") is None
+        outside = "It is in no ledger: its erasure was outside a record."
+        rest = outside if alone else "Whether it is in its ledger was not looked at."
+        print_line(f"{path.name} is unchanged, and signed by {by.name} (key {by.id}). {rest}")
+        found.append({"certificate": str(path), "origin": by.name, "key": by.id, "outside_a_record": alone})
+    said.json({"certificates": found})
+
+
+def _ledger(found: Verified) -> dict[str, Any]:
+    """What a verified ledger says of itself, for machines."""
+    about = {"origin": found.origin, "size": found.size, "root": found.root.hex(), "exported_at": found.exported_at}
+    return about | {"keys": [each.id for each in found.keys]}
 
 
 def _read(path: Path) -> bytes:
@@ -388,11 +427,7 @@ def _shown(request: Request) -> dict[str, Any]:
     return dataclasses.asdict(request)
 
 
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2))
-
-
-def _print_table(lines: Sequence[Sequence[str]]) -> None:
+def print_table(lines: Sequence[Sequence[str]]) -> None:
     """Columns that are never cut: ids are there to be copied."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     console = Console()
@@ -400,8 +435,3 @@ def _print_table(lines: Sequence[Sequence[str]]) -> None:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         style = "bold" if number == 0 else "red" if "LATE" in text else None
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
-
-
-def print_line(text: str) -> None:
-    """A line as it is, however long."""
-    Console().print(text, markup=False, highlight=False, soft_wrap=True)

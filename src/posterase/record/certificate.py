@@ -1,6 +1,7 @@
 """Certificates: what was done for one request and what was measured, signed; and the same on a page for people.
 
-A certificate says what was done and measured. It never says that all trace is gone: nobody could know that.
+A certificate says what was done and measured. It never says that all trace is gone: nobody could know that. One of an
+erasure outside a record answers no request and is in no ledger; its signature is all that stands for it.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import html
 import importlib.resources
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from posterase.errors import LedgerError
 from posterase.record.canonical import canonical, parsed
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
+from posterase.record.notes import PublicKey
 
 SCHEMA = "posterase-certificate-1"
 
@@ -58,9 +61,60 @@ def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any]
         "ledger": {"origin": keys.public.name, "size": tree.size, "root": tree.root.hex()},
         **shared,
     }
+    return _signed(keys, unsigned)
+
+
+def issue_alone(keys: Keys, now: str, rows: dict[str, Any], document: dict[str, Any]) -> bytes:
+    """The certificate of an erasure outside a record, signed, as the bytes of its file.
+
+    Parameters
+    ----------
+    keys
+        Whose signature it has.
+    now
+        The time.
+    rows
+        How many there were, and their keyed hash.
+    document
+        Everything else but what a record knows.
+    """
+    of_a_record = dict.fromkeys(("request", "subject", "project", "ledger"))
+    unsigned = {"schema": SCHEMA, "issued_at": now, "outcome": "erased", **of_a_record, "rows": rows, **document}
+    return _signed(keys, unsigned)
+
+
+def _signed(keys: Keys, unsigned: dict[str, Any]) -> bytes:
     signature = keys.signer.sign(canonical(unsigned)).hex()
     signed = {"algorithm": "Ed25519", "key": keys.public.id, "value": signature}
     return canonical({**unsigned, "signature": signed})
+
+
+def read(data: bytes) -> dict[str, Any]:
+    """What a certificate says; whether it is true is for `signed_by` to tell."""
+    value = parsed(data)
+    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
+        raise LedgerError("this is not a certificate.", "give the JSON file as it was made.")
+    return value
+
+
+def signed_by(data: bytes, keys: Sequence[PublicKey]) -> PublicKey:
+    """Which of these keys has signed a certificate. Of its place in a ledger that says nothing."""
+    value = read(data)
+    unsigned = {name: part for name, part in value.items() if name != "signature"}
+    try:
+        identity, signature = value["signature"]["key"], bytes.fromhex(value["signature"]["value"])
+    except (KeyError, TypeError, ValueError):
+        raise LedgerError("the certificate has no signature.", "give the JSON file as it was made.") from None
+    named = [key for key in keys if key.id == identity]
+    if not named:
+        raise LedgerError(
+            f"the certificate is signed by key {identity!r}, which you have not given.",
+            "give the public key of whoever issued it: --key public.key.",
+        )
+    for key in named:
+        if key.verifies(canonical(unsigned), signature):
+            return key
+    raise LedgerError("the certificate's signature is wrong.", "it was changed: ask whoever issued it for another.")
 
 
 def schema() -> dict[str, Any]:
@@ -70,9 +124,7 @@ def schema() -> dict[str, Any]:
 
 def page(data: bytes) -> str:
     """A certificate as one page of HTML, for people; it prints on one sheet."""
-    value = parsed(data)
-    if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise LedgerError("this is not a certificate.", "give the JSON file as it was made.")
+    value = read(data)
     try:
         return _page(value)
     except (KeyError, TypeError, AttributeError, ValueError):
@@ -80,19 +132,11 @@ def page(data: bytes) -> str:
 
 
 def _page(value: dict[str, Any]) -> str:
-    request, erasure, run = value["request"], value["erasure"], value["run"]
-    facts = [
-        ("Request", request["subject_request_id"]),
-        ("Under", request["regulation"].upper()),
-        ("Received", request["received_at"]),
-        ("Due", request["due_at"]),
-        ("Answered", value["issued_at"]),
-        ("Project", f"{value['project']['name']} (version {value['project']['version']})"),
-        ("Rows removed", str(value["rows"]["count"])),
-    ]
+    erasure, run = value["erasure"], value["run"]
+    facts = [*_request(value), ("Rows removed", str(value["rows"]["count"]))]
     if run["requests"] > 1 and value["rows"]["count"]:
         facts.append(("Run together with", f"{run['requests'] - 1} other requests, {run['rows']} rows in all"))
-    measured = _measured(erasure) if erasure else []
+    measured, alone = _measured(erasure) if erasure else [], value["ledger"] is None
     parts = [
         _HEAD,
         f"<h1>{_title(value)}</h1>",
@@ -105,15 +149,35 @@ def _page(value: dict[str, Any]) -> str:
         _table(
             "How to verify it",
             [
-                ("Ledger", value["ledger"]["origin"]),
+                ("Ledger", "none: it is of an erasure outside a record" if alone else value["ledger"]["origin"]),
                 ("Signed by key", value["signature"]["key"]),
                 ("Draws now", value["fingerprints"]["draws"]["after"]),
-                ("With", "posterase verify LEDGER --key PUBLIC.key --certificate CERTIFICATE.json"),
+                ("With", to_verify(value)),
             ],
         ),
         "</main></body></html>\n",
     ]
     return "\n".join(part for part in parts if part)
+
+
+def to_verify(value: dict[str, Any]) -> str:
+    """The command that verifies a certificate."""
+    ledger = "" if value["ledger"] is None else "LEDGER "
+    return f"posterase verify {ledger}--key PUBLIC.key --certificate CERTIFICATE.json"
+
+
+def _request(value: dict[str, Any]) -> list[tuple[str, str]]:
+    request, project = value["request"], value["project"]
+    if request is None:
+        return [("Done", value["issued_at"])]
+    return [
+        ("Request", request["subject_request_id"]),
+        ("Under", request["regulation"].upper()),
+        ("Received", request["received_at"]),
+        ("Due", request["due_at"]),
+        ("Answered", value["issued_at"]),
+        ("Project", f"{project['name']} (version {project['version']})"),
+    ]
 
 
 def _title(value: dict[str, Any]) -> str:
@@ -122,8 +186,9 @@ def _title(value: dict[str, Any]) -> str:
 
 def _sentence(value: dict[str, Any]) -> str:
     """The whole of it in plain words."""
-    name, count = value["project"]["name"], value["rows"]["count"]
+    count = value["rows"]["count"]
     if not count:
+        name = value["project"]["name"]
         return f"No rows of the person who asked were found in {name}. For this request nothing was changed."
     verdict = value["erasure"]["verdict"]
     how = {
@@ -132,10 +197,13 @@ def _sentence(value: dict[str, Any]) -> str:
         "refitted": "by a new fit without these rows",
         "matched empirically": "and their predictions match those of new fits",
     }[verdict["kind"]]
+    were, them = ("were", "them") if count != 1 else ("was", "it")
     rows = f"{count} row{'s' if count != 1 else ''}"
+    if value["project"] is None:
+        return f"{rows} {were} erased: new draws were made of the posterior for the data without {them}, {how}."
     return (
-        f"{rows} of the person who asked {'were' if count != 1 else 'was'} removed from {name}: the model's draws were "
-        f"replaced by draws for the data without {'them' if count != 1 else 'it'}, {how}."
+        f"{rows} of the person who asked {were} removed from {value['project']['name']}: the model's draws were "
+        f"replaced by draws for the data without {them}, {how}."
     )
 
 

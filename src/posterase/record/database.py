@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from posterase.errors import RecordError
 from posterase.extras import need
 
-HEAD = "0001"
+HEAD = "0002"
 """The revision of the tables that this code knows."""
 
 VERSIONS = "posterase_version"

@@ -30,6 +30,8 @@ END = "end of export"
 Kind = Literal[
     "ledger.created",
     "key.rotated",
+    "token.made",
+    "token.revoked",
     "project.registered",
     "project.changed",
     "run.completed",

@@ -12,6 +12,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from posterase.spelling import written as written
+
 WITHHELD = "withheld: it named the subject"
 
 SHORTEST = 3
@@ -19,15 +21,6 @@ SHORTEST = 3
 
 ELEMENT = re.compile(r"\[[^\]]*\]")
 """Which element of a parameter: `a[ANOKA]`."""
-
-
-def written(value: Any) -> str:
-    """A subject's key as people write it: 17 for 17.0."""
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value)
 
 
 def mentions(text: str, subject: str) -> bool:

@@ -17,18 +17,17 @@ Paths are relative to the file. Code is named, never pickled.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import re
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from posterase.errors import ProjectError
+from posterase.files import read_toml
 from posterase.record.canonical import canonical
+from posterase.spelling import FUNCTION, did_you_mean
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 BRIDGES = ("arviz",)
 """Those that need a file and no code."""
 
@@ -103,8 +102,7 @@ class Project:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in values:
             if name not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                meant = f"did you mean {near[0]}?" if near else f"use {', '.join(known[:-1])}."
+                meant = did_you_mean(name, known[:-1], f"use {', '.join(known[:-1])}.")
                 raise ProjectError(f"a project has no {name!r}.", meant)
         for name in ("name", "draws"):
             if name not in values:
@@ -114,12 +112,7 @@ class Project:
     @classmethod
     def read(cls, path: Path) -> Project:
         """From its TOML file."""
-        try:
-            values = tomllib.loads(path.read_text())
-        except OSError as error:
-            raise ProjectError(f"{str(path)!r} cannot be read: {error.strerror}.", "check the path.") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ProjectError(f"{str(path)!r} is not TOML: {error}.", "mend it there.") from None
+        values = read_toml(path, ProjectError)
         if "folder" in values:
             raise ProjectError("folder is where the file is.", "leave it out: paths are relative to the file.")
         project = cls.from_dict(values | {"folder": str(path.parent.resolve())})

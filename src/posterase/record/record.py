@@ -21,7 +21,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from posterase.errors import ClockError, KeyFileError, LedgerError, RecordError, RequestError
+from posterase.errors import (
+    ClockError,
+    KeyFileError,
+    LedgerError,
+    NotFoundError,
+    RecordError,
+    RequestError,
+    WrongStateError,
+)
 from posterase.files import written_whole
 from posterase.record import ledger, schema
 from posterase.record.canonical import canonical
@@ -86,7 +94,7 @@ class Change:
         query = sa.select(schema.requests).where(schema.requests.c.id == found).with_for_update()
         row = self.connection.execute(query).one_or_none()
         if row is None:
-            raise RequestError(f"there is no request {found}.", "list them: posterase requests list.")
+            raise NotFoundError(f"there is no request {found}.", "list them: posterase requests list.")
         return row
 
     def update(self, found: str, **values: Any) -> None:
@@ -111,7 +119,7 @@ class Record:
 
     def __init__(self, database: Database, keys: Keys, actor: str, clock: Callable[[], dt.datetime] = now):
         self.database, self.keys, self.clock = database, keys, clock
-        self.actor = _text(actor, "who acts")
+        self.actor = text(actor, "who acts")
 
     @classmethod
     def open(cls, url: str, keys: Keys, *, actor: str | None = None, clock: Callable[[], dt.datetime] = now) -> Record:
@@ -129,6 +137,10 @@ class Record:
             database.close()
             raise
         return record
+
+    def acting_as(self, actor: str) -> Record:
+        """The same record in the hands of somebody else."""
+        return Record(self.database, self.keys, actor, self.clock)
 
     def close(self) -> None:
         """Give connections back."""
@@ -176,6 +188,11 @@ class Record:
             if change.tree.size == 0:
                 change.append("ledger.created", {"key": str(self.keys.public)})
 
+    def check_keys(self) -> None:
+        """Refuse keys that are not those of this record, or not any more."""
+        with self.database.reading() as connection:
+            self._check_keys(connection.execute(sa.select(schema.log)).one())
+
     def _check_keys(self, row: Any) -> None:
         if row.key != str(self.keys.public):
             theirs = PublicKey.parse(row.key)
@@ -211,20 +228,20 @@ class Record:
             People who were erased came back, and their rows are no mistake.
         """
         owned(project)
-        text = canonical(project.to_dict()).decode()
+        definition = canonical(project.to_dict()).decode()
         with self.change() as change:
             mine = schema.projects.c.name == project.name
             found = change.connection.execute(sa.select(schema.projects).where(mine)).one_or_none()
             body: dict[str, Any] = {"definition": project.digest, "folder": folder_digest(project)}
             if found is None:
                 values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": change.tree.size}
-                change.connection.execute(schema.projects.insert().values(definition=text, **values))
+                change.connection.execute(schema.projects.insert().values(definition=definition, **values))
                 change.append("project.registered", {**body, "version": 1}, project=project.name)
                 return
-            if found.definition == text and not (refitted or returned):
+            if found.definition == definition and not (refitted or returned):
                 return
             self._idle(change, project.name)
-            changed: dict[str, Any] = {"version": found.version + 1, "definition": text}
+            changed: dict[str, Any] = {"version": found.version + 1, "definition": definition}
             if refitted:
                 changed |= {"draws_digest": None, "spent": 0.0}
             if returned:
@@ -267,11 +284,13 @@ class Record:
         """
         identity = str(uuid.uuid4()) if subject_request_id is None else request_id(subject_request_id)
         law = regulation_of(regulation)
-        _text(subject, "subject")
-        _text(project, "project")
+        text(subject, "subject")
+        text(project, "project")
         with self.change() as change:
             if self._definition(change.connection, project) is None:
-                raise RequestError(f"there is no project {project!r}.", "register it: posterase requests project FILE.")
+                raise NotFoundError(
+                    f"there is no project {project!r}.", "register it: posterase requests project FILE."
+                )
             before = change.connection.execute(
                 sa.select(schema.requests).where(schema.requests.c.id == identity)
             ).one_or_none()
@@ -302,7 +321,7 @@ class Record:
     def extend(self, subject_request_id: str, reason: str) -> Request:
         """The longer term that the law allows, once, with the reason that the subject was told."""
         identity = request_id(subject_request_id)
-        _text(reason, "the reason")
+        text(reason, "the reason")
         with self.change() as change:
             row = change.request(identity)
             self._open(row, "extended")
@@ -311,9 +330,9 @@ class Record:
             if until is None:
                 raise RequestError("no law sets its term.", "hand it in with another due_at.")
             if row.extended_because is not None:
-                raise RequestError(f"request {identity} was extended before.", "once is what the law allows.")
+                raise WrongStateError(f"request {identity} was extended before.", "once is what the law allows.")
             if time_of(row.due_at, "due_at") < change.time:
-                raise RequestError(
+                raise WrongStateError(
                     f"request {identity} was due {row.due_at}.", "an extension is told before that date."
                 )
             change.update(identity, due_at=text_of(until), extended_because=reason)
@@ -324,7 +343,7 @@ class Record:
     def cancel(self, subject_request_id: str, reason: str) -> Request:
         """Take a request back that waits."""
         identity = request_id(subject_request_id)
-        _text(reason, "the reason")
+        text(reason, "the reason")
         with self.change() as change:
             row = change.request(identity)
             if row.state == "cancelled":
@@ -338,7 +357,7 @@ class Record:
     @staticmethod
     def _open(row: Any, what: str) -> None:
         if row.state != "pending":
-            raise RequestError(f"request {row.id} is {row.state}.", f"only one that is pending can be {what}.")
+            raise WrongStateError(f"request {row.id} is {row.state}.", f"only one that is pending can be {what}.")
 
     def _anonymous(self, row: Any, reason: str) -> None:
         """The ledger keeps a reason for ever: it may not name the subject."""
@@ -363,7 +382,7 @@ class Record:
         with self.database.reading() as connection:
             row = connection.execute(sa.select(schema.requests).where(schema.requests.c.id == identity)).one_or_none()
         if row is None:
-            raise RequestError(f"there is no request {identity}.", "list them: posterase requests list.")
+            raise NotFoundError(f"there is no request {identity}.", "list them: posterase requests list.")
         return _request(row)
 
     def find(
@@ -399,6 +418,12 @@ class Record:
         with self.database.reading() as connection:
             return [ledger.Entry.parse(leaf) for leaf in connection.scalars(query.order_by(schema.entries.c.index))]
 
+    def newest(self, limit: int) -> list[ledger.Entry]:
+        """The last entries of the ledger, the newest first."""
+        query = sa.select(schema.entries.c.leaf).order_by(schema.entries.c.index.desc()).limit(limit)
+        with self.database.reading() as connection:
+            return [ledger.Entry.parse(leaf) for leaf in connection.scalars(query)]
+
     def certificate(self, subject_request_id: str) -> bytes:
         """The certificate of a request that was completed."""
         request = self.get(subject_request_id)
@@ -408,7 +433,7 @@ class Record:
         with self.database.reading() as connection:
             found = connection.scalar(query)
         if found is None:
-            raise RequestError(
+            raise WrongStateError(
                 f"request {request.subject_request_id} is {request.state}: it has no certificate.",
                 "only a completed request has one.",
             )
@@ -425,7 +450,7 @@ class Record:
         with self.database.reading() as connection:
             found = self._definition(connection, name)
         if found is None:
-            raise RecordError(f"there is no project {name!r}.", "register it: posterase requests project FILE.")
+            raise NotFoundError(f"there is no project {name!r}.", "register it: posterase requests project FILE.")
         return found
 
     @staticmethod
@@ -525,7 +550,8 @@ def _due(law: Any, received: dt.datetime, asked: str | dt.datetime | None, time:
     return found
 
 
-def _text(value: Any, what: str) -> str:
+def text(value: Any, what: str) -> str:
+    """A short text, as it is."""
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST or "\0" in value:
         raise RequestError(f"{what} is empty, longer than {LONGEST} characters or no text.", "use a short text.")
     if value != value.strip():

@@ -26,6 +26,7 @@ OF_REQUESTS = (
     *("project", "regulation", "subject", "received_at", "due_at", "extended_because", "state", "rows", "reason"),
     *("answered_at", "entry", "certificate"),
 )
+OF_TOKENS = ("name", "roles", "hash", "made_at", "expires_at", "revoked_at")
 OF_PROJECTS = ("definition", "folder", "version", "since", "draws_digest", "spent", "runs", "code")
 
 
@@ -33,6 +34,7 @@ def check_tables(connection: sa.Connection) -> None:
     """Refuse tables that say anything else than the ledger does."""
     requests: dict[str, dict[str, Any]] = {}
     projects: dict[str, dict[str, Any]] = {}
+    tokens: dict[str, dict[str, Any]] = {}
     entries = sa.select(schema.entries.c.leaf).order_by(schema.entries.c.index).execution_options(yield_per=1000)
     with connection.execute(entries) as found:
         for (leaf,) in found:
@@ -41,8 +43,11 @@ def check_tables(connection: sa.Connection) -> None:
                 _replay_request(requests.setdefault(entry.request, dict.fromkeys(OF_REQUESTS)), entry)
             elif entry.project is not None:
                 _replay_project(projects.setdefault(entry.project, dict.fromkeys(OF_PROJECTS)), entry)
+            elif entry.kind in ("token.made", "token.revoked"):
+                _replay_token(tokens, entry)
     _check_requests(connection, requests)
     _check_projects(connection, projects)
+    _check_tokens(connection, tokens)
 
 
 def _replay_request(known: dict[str, Any], entry: Entry) -> None:
@@ -77,6 +82,14 @@ def _replay_project(known: dict[str, Any], entry: Entry) -> None:
         known["since"] = entry.index
 
 
+def _replay_token(known: dict[str, dict[str, Any]], entry: Entry) -> None:
+    if entry.kind == "token.made":
+        said = {name: entry.body[name] for name in ("name", "roles", "hash", "expires_at")}
+        known[entry.body["id"]] = {**said, "made_at": entry.time, "revoked_at": None}
+    else:
+        known[entry.body["id"]]["revoked_at"] = entry.time
+
+
 def _check_requests(connection: sa.Connection, expected: dict[str, dict[str, Any]]) -> None:
     table = sa.select(schema.requests, schema.certificates.c.document)
     joined = table.select_from(schema.requests.outerjoin(schema.certificates)).execution_options(yield_per=1000)
@@ -100,6 +113,13 @@ def _check_projects(connection: sa.Connection, expected: dict[str, dict[str, Any
         _compare(f"project {row.name!r}", said, expected.pop(row.name, {}), OF_PROJECTS)
     for missing in expected:
         raise _differs(f"project {missing!r}", "it is in the ledger and not in the table")
+
+
+def _check_tokens(connection: sa.Connection, expected: dict[str, dict[str, Any]]) -> None:
+    for row in connection.execute(sa.select(schema.tokens)):
+        _compare(f"token {row.id}", row._mapping, expected.pop(row.id, {}), OF_TOKENS)
+    for missing in expected:
+        raise _differs(f"token {missing}", "it is in the ledger and not in the table")
 
 
 def folder_digest(project: Project) -> str:

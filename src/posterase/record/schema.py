@@ -85,6 +85,36 @@ runs = sa.Table(
     comment="Runs that are not over: under way, or cut off.",
 )
 
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("name", sa.String(64), nullable=False),
+    sa.Column("roles", sa.String(64), nullable=False),
+    sa.Column("hash", sa.String(71), nullable=False, comment="Of the token, which is kept nowhere."),
+    sa.Column("made_at", TIME, nullable=False),
+    sa.Column("expires_at", TIME),
+    sa.Column("revoked_at", TIME),
+    comment="Who may do what over HTTP.",
+)
+
+orders = sa.Table(
+    "orders",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("project", sa.String(64), sa.ForeignKey("projects.name"), nullable=False),
+    sa.Column("within_s", sa.BigInteger, comment="Only requests that are due so soon; null: all."),
+    sa.Column("actor", sa.Text, nullable=False),
+    sa.Column("ordered_at", TIME, nullable=False),
+    sa.Column("started_at", TIME),
+    sa.Column("ended_at", TIME),
+    sa.Column("failed", sa.Boolean, nullable=False),
+    sa.Column("said", sa.Text, nullable=False, comment="What goes on, or what came of it."),
+    sa.Index(None, "ended_at", "id"),
+    sa.Index(None, "project", "id"),
+    comment="Runs that somebody has ordered and a worker does.",
+)
+
 certificates = sa.Table(
     "certificates",
     metadata,

@@ -1,0 +1,93 @@
+"""The certificate of an erasure outside a record: signed, and in no ledger."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posterase.erase import Erasure
+from posterase.interfaces.builders import Fit
+from posterase.interfaces.erasures import ASSUMPTIONS, Tried, data_digest, hardware, versions
+from posterase.record.canonical import canonical
+from posterase.record.certificate import issue_alone
+from posterase.record.keyring import Keys
+from posterase.record.privacy import report_told, told
+from posterase.record.purge import digest_of
+from posterase.record.runs import NOT_REACHED
+from posterase.record.times import now, text_of
+
+OLD_DRAWS = "the draws before, which are still in their file"
+BY_WHOEVER_ASKED = "the rows that were named are all that were to be erased"
+
+
+def attest(
+    keys: Keys,
+    fit: Fit,
+    result: Erasure,
+    *,
+    before: Path,
+    after: Path,
+    stays: bool,
+    seed: int,
+    started: dt.datetime,
+    named: Sequence[str] = (),
+) -> bytes:
+    """The certificate's bytes.
+
+    Parameters
+    ----------
+    keys
+        Whose signature it has.
+    fit
+        What the erasure began with.
+    result
+        What came of it.
+    before, after
+        The files of draws.
+    stays
+        Whether the draws before are still there.
+    seed
+        Of all random numbers.
+    started
+        When it began.
+    named
+        What the rows were named by, which no text may tell.
+    """
+    subjects = list(named)
+    present, left = np.asarray(fit.model.present), np.asarray(result.model.present)
+    rows = np.flatnonzero(present & ~left).tolist()
+    notes = [told(note, subjects) for note in Tried(result, "").not_erased]
+    run = {"id": None, "requests": 0, "rows": len(rows), "seed": seed, "started_at": text_of(started), "actor": None}
+    document: dict[str, Any] = {
+        "run": run,
+        "erasure": report_told(result.to_dict(), subjects),
+        "fingerprints": {
+            "data": {
+                "before": keys.pseudonym("data", data_digest(fit.model, fit.draws)),
+                "after": keys.pseudonym("data", data_digest(result.model, result.draws)),
+            },
+            "draws": {"before": _digest(before), "after": _digest(after)},
+            "code": {"before": fit.code, "after": fit.code},
+        },
+        "versions": versions(),
+        "hardware": hardware(),
+        "assumptions": [*(each for each in ASSUMPTIONS if "subject" not in each), BY_WHOEVER_ASKED],
+        "purged": [],
+        "not_erased": [*([OLD_DRAWS] if stays else []), *notes, *NOT_REACHED],
+    }
+    selector = {"count": len(rows), "selector": keys.pseudonym("rows", canonical(rows))}
+    return issue_alone(keys, text_of(now()), selector, document)
+
+
+def _digest(path: Path) -> str:
+    """Of a file; of a folder, of the names and digests of its files."""
+    if not path.is_dir():
+        return digest_of(path)
+    files = sorted(each for each in path.rglob("*") if each.is_file())
+    listed = [f"{each.relative_to(path).as_posix()} {digest_of(each)}\n" for each in files]
+    return f"sha256:{hashlib.sha256(''.join(listed).encode()).hexdigest()}"

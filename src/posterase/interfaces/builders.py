@@ -1,0 +1,156 @@
+"""Draws opened with their model: from a file alone, by stored log-likelihoods, or by a function that somebody wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from posterase.bridges.arviz import from_arviz
+from posterase.draws import Draws
+from posterase.errors import PosteraseError
+from posterase.model import AbstractModel
+from posterase.policy import Policy
+from posterase.rows import RowTable, table_of
+from posterase.spelling import did_you_mean
+from posterase.version import __version__
+
+Erased = Callable[[Iterable[Any]], list[bool]]
+"""Which of these subjects were erased before."""
+
+Failed = Callable[[str, Exception], PosteraseError]
+"""What to tell of an error in somebody's code, given the function's name."""
+
+
+class Fit(NamedTuple):
+    """Draws and the model that they are of."""
+
+    model: AbstractModel
+    draws: Draws
+    table: RowTable
+    code: str
+    """A digest of the code that built the model, or what stood in for it."""
+
+    @classmethod
+    def of(cls, model: AbstractModel, draws: Draws, code: str) -> Fit:
+        """With what is known of the rows."""
+        table = table_of(model.data, len(model.present)) if draws.container is None else draws.container.table
+        return cls(model, draws, table, code)
+
+
+class Builder(NamedTuple):
+    """A function that builds a model, named as `module:function`."""
+
+    name: str
+    build: Callable[..., Any]
+    code: str
+    """A digest of its code."""
+    wrong: type[PosteraseError]
+    failed: Failed
+
+    def __call__(self, draws: Path, erased: Erased) -> Fit:
+        """`build(draws)` or `build(draws, erased)`, by name where it has the name."""
+        problem: PosteraseError
+        try:
+            return Fit.of(*self._checked(self._called(draws, erased)), self.code)
+        except PosteraseError:
+            raise
+        except Exception as error:
+            problem = self.failed(self.name, error)
+        raise problem  # not while the other one is handled: it would be its context
+
+    def _called(self, draws: Path, erased: Erased) -> Any:
+        try:
+            parameters = inspect.signature(self.build).parameters
+        except (TypeError, ValueError):
+            return self.build(draws)
+        if "erased" in parameters:
+            return self.build(draws, erased=erased)
+        return self.build(draws, erased) if len(parameters) > 1 else self.build(draws)
+
+    def _checked(self, made: Any) -> tuple[AbstractModel, Draws]:
+        if (
+            not (isinstance(made, tuple) and len(made) == 2)
+            or not isinstance(made[0], AbstractModel)
+            or not isinstance(made[1], Draws)
+        ):
+            raise self.wrong(f"{self.name} returned {type(made).__name__}.", "return (model, draws), as bridges do.")
+        return made
+
+
+def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Failed) -> Builder:
+    """The function of this name, from a file in the folder or from an installed module.
+
+    Parameters
+    ----------
+    name
+        `module:function`.
+    folder
+        Where the module's file may be.
+    wrong
+        The error where it cannot be found or does not build a model.
+    failed
+        What becomes of an error in its code, whose text may hold data.
+    """
+    place, _, function = name.partition(":")
+    problem: PosteraseError
+    try:
+        return Builder(name, *_function(folder, place, function, wrong), wrong, failed)
+    except PosteraseError:
+        raise
+    except Exception as error:
+        problem = failed(name, error)
+    raise problem
+
+
+def open_stored(path: Path, rows: Sequence[str] = (), preprocessing: str | None = None) -> Fit:
+    """A file alone: as much of a model as its log-likelihoods are."""
+    model, draws = from_arviz(path, rows=rows, preprocessing=preprocessing)
+    return Fit.of(model, draws, f"posterase {__version__}, stored log-likelihoods")
+
+
+def policy_from(values: Mapping[str, Any], wrong: type[PosteraseError]) -> Policy:
+    """A policy from its table in a file."""
+    names = [field.name for field in dataclasses.fields(Policy)]
+    for name in values:
+        if name not in names:
+            raise wrong(f"a policy has no {name!r}.", did_you_mean(name, names, f"use {', '.join(names)}."))
+    numbers = {name: float(value) for name, value in values.items() if type(value) is int}
+    return Policy(**{**values, **numbers})
+
+
+def _function(folder: str, place: str, name: str, wrong: type[PosteraseError]) -> tuple[Callable[..., Any], str]:
+    """The function that builds the model, and a digest of its code.
+
+    A file in the folder is read each time, and apart from others of its name: several may share a process.
+    """
+    file = Path(folder, *place.split(".")).with_suffix(".py")
+    if file.is_file():
+        source = file.read_bytes()
+        module = types.ModuleType(place)
+        module.__file__ = str(file)
+        sys.path.insert(0, folder)
+        try:
+            exec(compile(source, str(file), "exec"), module.__dict__)
+        finally:
+            sys.path.remove(folder)
+        digest = hashlib.sha256(source).hexdigest()
+    else:
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name not in (place, place.partition(".")[0]):
+                raise
+            raise wrong(f"there is no module {place!r}.", f"put {place}.py in {folder!r}.") from None
+        origin = getattr(module, "__file__", None)
+        digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin else ""
+    build = getattr(module, name, None)
+    if not callable(build):
+        raise wrong(f"{place!r} has no function {name!r}.", "name the one that builds the model.")
+    return build, f"sha256:{digest}" if digest else "unknown"

@@ -1,0 +1,320 @@
+"""A job: which rows to erase from which draws, and where to write what comes of it.
+
+    draws = "fit.nc"
+    model = "radon_model:build"      # build(draws) -> (model, draws); without it, stored log-likelihoods
+    rows = 'county == "ANOKA"'       # a condition; or ids: [3, 17], "3,17,40-49"; or rows_file = "rows.txt"
+    by = "person"                    # then rows, or rows_file, list values of this column
+
+    out = "kept.nc"
+    certificate = "certificate.json"
+    report = "report.html"
+
+    [policy]
+    epsilon = 0.05
+
+Paths are relative to the file. Code is named, never pickled.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from posterase.conditions import parsed
+from posterase.draws import Draws
+from posterase.errors import JobError, OutputError, PosteraseError, RowsError
+from posterase.files import check_writable, read_toml
+from posterase.interfaces.builders import Builder, Fit, builder, open_stored, policy_from
+from posterase.policy import Policy
+from posterase.rows import RowTable
+from posterase.spelling import FUNCTION, did_you_mean, written
+
+OUTPUTS = ("out", "certificate", "report", "verdict")
+MOST_IDS = 10_000_000
+"""Row ids that ranges may come to."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What an erasure from files needs to know."""
+
+    draws: str
+    """A netCDF file or a zarr folder."""
+    model: str | None = None
+    """`module:function`, called with the path of the draws; returns a model and draws."""
+    rows: Any = None
+    """A list of ids or labels, ids and ranges as text, or a condition."""
+    rows_file: str | None = None
+    """A text file of ids and ranges, or of values of `by`."""
+    by: str | None = None
+    """The column whose values `rows` or `rows_file` list: all rows that have them go."""
+    row_dim: tuple[str, ...] = ()
+    """Which axis of the log-likelihoods is the rows, where there are several."""
+    preprocessing: str | None = None
+    """What was computed from all rows before the fit, in words; or none."""
+    seed: int = 0
+    out: str | None = None
+    """The netCDF file to write."""
+    certificate: str | None = None
+    report: str | None = None
+    verdict: str | None = None
+    refits: tuple[str, ...] = ()
+    """Files of draws without the rows, sampled anew, to compare with."""
+    policy: dict[str, Any] = dataclasses.field(default_factory=dict)
+    folder: str = "."
+    """Where the job's file is, which its paths are relative to."""
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "folder", "model", "rows_file", "by", "preprocessing", *OUTPUTS):
+            value = getattr(self, name)
+            if not (value is None and name not in ("draws", "folder")) and (not isinstance(value, str) or not value):
+                raise JobError(f"{name} is {value!r}.", "use text.")
+        for name in ("row_dim", "refits"):
+            value = getattr(self, name)
+            values = [value] if isinstance(value, str) else value
+            if not isinstance(values, (list, tuple)) or not all(isinstance(each, str) and each for each in values):
+                raise JobError(f"{name} is {value!r}.", "use text, or a list of texts.")
+            object.__setattr__(self, name, tuple(values))
+        if self.model is not None and not FUNCTION.fullmatch(self.model):
+            raise JobError(f"{self.model!r} names no function.", 'write it as "module:function".')
+        if self.model is not None and self.row_dim:
+            raise JobError("row_dim is for stored log-likelihoods, and there is a model.", "leave one of them out.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise JobError(f"seed is {self.seed!r}.", "use a whole number, not negative.")
+        if not isinstance(self.policy, dict):
+            raise JobError(f"policy is {self.policy!r}.", "write it as a table: [policy].")
+        policy_from(self.policy, JobError)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Job:
+        """From plain values; a name that is none is answered with the nearest that is one."""
+        known = [field.name for field in dataclasses.fields(cls) if field.name != "folder"]
+        for name in values:
+            if name not in (*known, "folder"):
+                meant = did_you_mean(name, known, f"use {', '.join(known)}.")
+                raise JobError(f"a job has no {name!r}.", meant)
+        if "draws" not in values:
+            raise JobError("the job has no 'draws'.", 'add them: draws = "fit.nc".')
+        return cls(**values)
+
+    @classmethod
+    def read(cls, path: Path) -> Job:
+        """From its TOML file."""
+        values = read_toml(path, JobError)
+        if "folder" in values:
+            raise JobError("folder is where the file is.", "leave it out: paths are relative to the file.")
+        return cls.from_dict(values | {"folder": str(path.parent.resolve())})
+
+    @classmethod
+    def of(cls, source: Path, **flags: Any) -> Job:
+        """From a TOML file or a file of draws, with what was said on the command line instead, where something was."""
+        job = cls.read(source) if source.suffix == ".toml" else cls(str(source.absolute()), folder=str(Path.cwd()))
+        said = {name: value for name, value in flags.items() if value not in (None, [], {}, ())}
+        for name in ("rows_file", *OUTPUTS):
+            if name in said:
+                said[name] = str(Path(said[name]).absolute())
+        if "refits" in said:
+            said["refits"] = tuple(str(Path(each).absolute()) for each in said["refits"])
+        if "rows" in said or "rows_file" in said:
+            job = dataclasses.replace(job, rows=None, rows_file=None)
+        if "model" in said:
+            job = dataclasses.replace(job._absolute(), folder=str(Path.cwd()))
+        return dataclasses.replace(job, **{**said, "policy": job.policy | said.get("policy", {})})
+
+    def _absolute(self) -> Job:
+        """The same, with paths that are relative to nothing."""
+        named = [name for name in ("draws", "rows_file", *OUTPUTS) if getattr(self, name) is not None]
+        paths: dict[str, Any] = {name: str(self.path(name)) for name in named}
+        return dataclasses.replace(self, **paths, refits=tuple(map(str, self.refit_paths)))
+
+    # --- checks, before anything is opened
+
+    def path(self, name: str) -> Path:
+        """A file of the job."""
+        return Path(self.folder) / getattr(self, name)
+
+    @property
+    def refit_paths(self) -> list[Path]:
+        """Files of refits."""
+        return [Path(self.folder) / each for each in self.refits]
+
+    def check_files(self) -> None:
+        """Refuse a job that reads what is not there."""
+        for path in (self.path("draws"), *self.refit_paths):
+            if not path.exists():
+                raise JobError(f"there is no file {str(path)!r}.", "check the path.")
+
+    def targets(self, *, force: bool) -> dict[str, Path]:
+        """The files to write, all of which can be written."""
+        found = {name: self.path(name) for name in OUTPUTS if getattr(self, name) is not None}
+        if "out" not in found:
+            raise JobError("it is not said where to write the new draws.", 'say it: out = "kept.nc", or --out kept.nc.')
+        if found["out"].suffix in (".zarr", ".zip"):
+            raise JobError(f"out is {found['out'].name!r}, and draws are written as netCDF.", "name it kept.nc.")
+        places: dict[Path, str] = {}
+        for name, target in found.items():
+            check_writable(target)
+            same = places.setdefault(target.resolve(), name)
+            if same != name:
+                raise JobError(f"{same} and {name} are one file, {str(target)!r}.", "name two.")
+            if target.exists() and not force:
+                raise OutputError(f"{str(target)!r} is there already.", "name another file, or allow it: --force.")
+        return found
+
+    def selection(self) -> Selection:
+        """Which rows are meant, as far as that can be told without the data."""
+        if (self.rows is None) == (self.rows_file is None):
+            said = "it is said twice which rows: rows and rows_file" if self.rows_file else "it is not said which rows"
+            raise JobError(f"{said}.", 'write rows = [3, 17], or rows_file = "rows.txt"; or --rows, --rows-file.')
+        if self.rows_file is not None:
+            return Selection(self.by, self._listed(self.path("rows_file")))
+        if self.by is not None:
+            return Selection(self.by, _values(self.rows))
+        return Selection(None, ids(self.rows) if isinstance(self.rows, str) else _ids_or_labels(self.rows))
+
+    def builder(self) -> Builder | None:
+        """The function that builds the model, where one is named."""
+        if self.model is None:
+            return None
+        return builder(self.model, self.folder, wrong=JobError, failed=_failed)
+
+    # --- opening
+
+    def open(self, build: Builder | None) -> Fit:
+        """The draws, with their model."""
+        if build is None:
+            return open_stored(self.path("draws"), self.row_dim, self.preprocessing)
+        fit = build(self.path("draws"), lambda subjects: [False for _ in subjects])
+        if self.preprocessing is None:
+            return fit
+        container = fit.draws.container
+        if container is None:
+            raise JobError(
+                "preprocessing cannot be told of draws that no bridge has read.",
+                f"have {self.model} read them through one: pe.from_numpyro(model, …, draws=draws).",
+            )
+        told = dataclasses.replace(container, preprocessing=self.preprocessing)
+        return fit._replace(draws=fit.draws.inside(told))
+
+    @property
+    def rules(self) -> Policy:
+        """The job's policy."""
+        return policy_from(self.policy, JobError)
+
+    def read_refits(self, like: Draws) -> list[Draws]:
+        """Draws of refits, in the structure of the job's draws."""
+        return [Draws.load(path, like=like.params) for path in self.refit_paths]
+
+    def _listed(self, path: Path) -> list[Any]:
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "it is no text"
+            raise JobError(f"{str(path)!r} cannot be read: {why}.", "check the path.") from None
+        found: list[Any] = []
+        for number, line in enumerate(lines, 1):
+            bare = re.sub(r"(^|\s)#.*", "", line).strip()
+            if not bare:
+                continue
+            try:
+                found += _cells(bare) if self.by is not None else _numbers(bare)
+            except RowsError as error:
+                raise RowsError(f"{path.name}, line {number}: {error.problem}", error.advice) from None
+        if not found:
+            raise JobError(f"{str(path)!r} lists no rows.", "write ids in it, one or several a line.")
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """Rows by ids, labels or a condition; or by the values of a column."""
+
+    by: str | None
+    rows: Any
+
+    def ids(self, table: RowTable) -> Any:
+        """Row ids, or a mask."""
+        return table.select(self.rows) if self.by is None else table.having_any(self.by, self.rows)
+
+    @property
+    def named(self) -> list[str]:
+        """Values that the rows were named by."""
+        if isinstance(self.rows, str):
+            return re.findall(r"""["']([^"']+)["']""", self.rows)
+        return [each for each in self.rows if isinstance(each, str)]
+
+
+def ids(text: str) -> str | list[int]:
+    """Row ids such as `3,17,40-49`, or a condition as it is."""
+    if re.fullmatch(r"[\d\s,-]+", text):
+        return _numbers(text)
+    parsed(text)
+    return text
+
+
+def policy_flags(flags: Iterable[str]) -> dict[str, Any]:
+    """`epsilon=0.01`, `refit=true`: entries of a policy from the command line."""
+    found: dict[str, Any] = {}
+    for flag in flags:
+        name, equals, value = flag.partition("=")
+        words: dict[str, Any] = {"true": True, "false": False}
+        try:
+            found[name.strip()] = words[value.lower()] if value.lower() in words else float(value)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise JobError(f"--policy: {flag!r} is no entry of a policy.", "write it as epsilon=0.01, or refit=true.")
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in re.split(r"[\s,]+", text.strip(" ,\t")):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first:
+            raise RowsError(f"{part!r} is no row id and no range of them.", "write 3,17,40-49.")
+        if last - first + len(found) >= MOST_IDS:
+            raise RowsError(f"{part!r} are more rows than can be named by ids.", "write a condition.")
+        found += range(first, last + 1)
+    return found
+
+
+def _cells(line: str) -> list[str]:
+    """Values between commas; one with a comma in it stands in quotes."""
+    return [each.strip() for each in next(csv.reader([line], skipinitialspace=True)) if each.strip()]
+
+
+def _values(rows: Any) -> list[str]:
+    """Values of a column, as people write them."""
+    found = _cells(rows) if isinstance(rows, str) else [written(each) for each in _flat(rows)]
+    if not found:
+        raise RowsError(f"rows is {rows!r}.", "list values of the column.")
+    return found
+
+
+def _ids_or_labels(rows: Any) -> list[Any]:
+    found = list(_flat(rows))
+    if not found:
+        raise RowsError("rows is an empty list.", "name at least one row.")
+    if any(isinstance(each, str) for each in found) and not all(isinstance(each, str) for each in found):
+        raise RowsError("rows mixes numbers with text.", "give ids, or labels.")
+    return found
+
+
+def _flat(rows: Any) -> Iterator[Any]:
+    if not isinstance(rows, Sequence):
+        raise RowsError(f"rows is {rows!r}.", "use a list, or text.")
+    for each in rows:
+        if isinstance(each, bool) or not isinstance(each, (int, float, str)):
+            raise RowsError(f"rows lists {each!r}.", "list numbers or texts.")
+        yield each
+
+
+def _failed(name: str, error: Exception) -> PosteraseError:
+    said = f"{type(error).__name__}: {error}".rstrip(".")
+    return JobError(f"building the model ended in {said}.", f"mend {name}, which is called with the path of the draws.")

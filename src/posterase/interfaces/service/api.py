@@ -1,0 +1,285 @@
+"""The record over HTTP: OpenDSR's requests, status and cancellation; certificates, runs, the ledger."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
+from fastapi.security import HTTPBearer
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+
+from posterase.errors import LedgerError
+from posterase.interfaces.erasures import policy_of
+from posterase.interfaces.service.guards import Caller
+from posterase.interfaces.service.keeper import Keeper
+from posterase.interfaces.service.shapes import (
+    IDENTITY,
+    Discovery,
+    Extension,
+    Health,
+    Listing,
+    Problem,
+    ProjectState,
+    Receipt,
+    RunState,
+    RunWanted,
+    Status,
+    Submission,
+    Verification,
+    problem,
+    run_state,
+    status_of,
+)
+from posterase.record.orders import open_orders, order, place_order
+from posterase.record.overview import standings
+from posterase.record.record import Record
+from posterase.record.requests import OPEN, State, states_of
+from posterase.record.requests import Request as Asked
+from posterase.record.times import span_of
+from posterase.record.tokens import Role
+from posterase.version import __version__
+
+WITHDRAWN = "withdrawn by whoever submitted it"
+
+bearer = HTTPBearer(auto_error=False, description="A token: posterase keys token NAME --role submit")
+ANSWERS: dict[int | str, dict[str, Any]] = {
+    400: {"model": Problem, "description": "Something in it is wrong."},
+    401: {"model": Problem, "description": "There is no valid token."},
+    403: {"model": Problem, "description": "The token has another role."},
+    404: {"model": Problem, "description": "There is no such thing."},
+    408: {"model": Problem, "description": "The body took too long."},
+    409: {"model": Problem, "description": "Not in the state that it is in."},
+    413: {"model": Problem, "description": "The body is too large."},
+    429: {"model": Problem, "description": "Too many requests: wait as long as Retry-After says."},
+    503: {"model": Problem, "description": "The record cannot be reached or used now."},
+}
+
+router = APIRouter(dependencies=[Security(bearer)], responses=ANSWERS)
+
+
+def caller_of(request: Request) -> Caller:
+    """Who asks; the guards have seen to it that there is one."""
+    return request.scope["state"]["caller"]
+
+
+def keeper_of(request: Request) -> Keeper:
+    """The record."""
+    return request.app.state.keeper
+
+
+def needs(*roles: Role) -> Callable[[Request], Caller]:
+    """A caller with one of these roles."""
+
+    def allowed(request: Request) -> Caller:
+        caller = caller_of(request)
+        if not set(roles) & set(caller.token.roles):
+            raise HTTPException(403, f"this needs a token with the role {' or '.join(roles)}.")
+        return caller
+
+    return allowed
+
+
+Kept = Annotated[Keeper, Depends(keeper_of)]
+AnyCaller = Annotated[Caller, Depends(needs("submit", "operate", "audit"))]
+Submitter = Annotated[Caller, Depends(needs("submit", "operate"))]
+Operator = Annotated[Caller, Depends(needs("operate"))]
+Auditor = Annotated[Caller, Depends(needs("audit", "operate"))]
+Identity = Annotated[str, Path(description="The request's id.", max_length=64)]
+Name = Annotated[str, Path(description="The project's name.", max_length=64)]
+
+
+def signed(keeper: Keeper, body: bytes, code: int) -> Response:
+    """A receipt that whoever has it can prove."""
+    keys = keeper.record.keys
+    signature = base64.b64encode(keys.signer.sign(body)).decode()
+    headers = {"X-OpenDSR-Processor-Domain": keys.public.name, "X-OpenDSR-Signature": signature}
+    return Response(body, code, headers, media_type="application/json")
+
+
+@router.get("/discovery")
+async def discovery(caller: AnyCaller) -> Discovery:
+    """What can be asked here."""
+    return Discovery(
+        supported_identities=[{"identity_type": IDENTITY, "identity_format": "raw"}],
+        supported_subject_request_types=["erasure"],
+        processor_certificate="/public-key",
+    )
+
+
+@router.post(
+    "/requests",
+    status_code=201,
+    response_model=Receipt,
+    responses={200: {"model": Receipt, "description": "The same was handed in before."}},
+)
+async def submit(asked: Submission, request: Request, keeper: Kept, caller: Submitter) -> Response:
+    """Hand in a request. The same one twice is one request."""
+    answer = await keeper.write(
+        caller.token.name,
+        lambda record: record.add(
+            asked.property_id,
+            asked.subject_identities[0].identity_value,
+            asked.regulation,
+            subject_request_id=asked.subject_request_id,
+            received_at=asked.submitted_time,
+            due_at=asked.due_time,
+        ),
+    )
+    if answer.outcome == "conflict":
+        said = f"request {answer.request.subject_request_id} was handed in before, and says something else."
+        return problem(409, said, "give every request an id of its own.", "conflict")
+    receipt = _receipt(answer.request, request.scope["state"]["body"])
+    return signed(keeper, receipt, 201 if answer.outcome == "received" else 200)
+
+
+def _receipt(found: Asked, body: bytes) -> bytes:
+    made = Receipt(
+        controller_id=found.project,
+        subject_request_id=found.subject_request_id,
+        received_time=found.received_at,
+        expected_completion_time=found.due_at,
+        encoded_request=base64.b64encode(body).decode(),
+    )
+    return made.model_dump_json().encode()
+
+
+@router.get("/requests")
+async def find(
+    keeper: Kept,
+    caller: Auditor,
+    project: Annotated[str | None, Query(max_length=64)] = None,
+    state: Annotated[list[State] | None, Query(description="Those that wait where nothing is said.")] = None,
+    after: Annotated[str | None, Query(max_length=64, description="The last id of the page before.")] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> Listing:
+    """Requests by their dates, the earliest first."""
+    wanted = states_of(state) if state else OPEN
+
+    def ask(record: Record) -> Listing:
+        last = None if after is None else record.get(after)
+        found = record.find(project=project, states=wanted, after=last, limit=limit + 1)
+        more = found[limit - 1].subject_request_id if len(found) > limit else None
+        return Listing(requests=[status_of(each, record.clock()) for each in found[:limit]], next=more)
+
+    return await keeper.read(ask)
+
+
+@router.get("/requests/{identity}")
+async def status(identity: Identity, keeper: Kept, caller: AnyCaller) -> Status:
+    """Where a request stands."""
+    return await keeper.read(lambda record: status_of(record.get(identity), record.clock()))
+
+
+@router.delete("/requests/{identity}", status_code=202, response_model=Receipt)
+async def cancel(
+    identity: Identity,
+    keeper: Kept,
+    caller: Submitter,
+    reason: Annotated[str, Query(max_length=1024, description="Why, without the subject's name.")] = WITHDRAWN,
+) -> Response:
+    """Take a request back that waits."""
+    found = await keeper.write(caller.token.name, lambda record: record.cancel(identity, reason))
+    return signed(keeper, _receipt(found, b""), 202)
+
+
+@router.post("/requests/{identity}/extension")
+async def extend(identity: Identity, asked: Extension, keeper: Kept, caller: Operator) -> Status:
+    """The longer term that the law allows, once."""
+    return await keeper.write(
+        caller.token.name, lambda record: status_of(record.extend(identity, asked.reason), record.clock())
+    )
+
+
+@router.get("/requests/{identity}/certificate", response_class=JSONResponse)
+async def certificate(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+    """The certificate of a completed request, byte for byte as the ledger names it."""
+    return certificate_file(await keeper.read(lambda record: record.certificate(identity)))
+
+
+def certificate_file(document: bytes) -> Response:
+    """As a file to keep."""
+    headers = {"Content-Disposition": 'attachment; filename="certificate.json"'}
+    return Response(document, media_type="application/json", headers=headers)
+
+
+@router.get("/projects")
+async def projects(keeper: Kept, caller: Auditor) -> list[ProjectState]:
+    """Projects, what they have spent of their budgets, and their requests."""
+    found = await keeper.read(standings)
+    return [
+        ProjectState(
+            project=each.project.name,
+            version=each.version,
+            runs=each.runs,
+            budget=policy_of(each.project).budget,
+            spent=each.spent,
+            requests={f"{state}": number for state, number in each.counts.items()},
+        )
+        for each in found
+    ]
+
+
+@router.post("/projects/{name}/runs", status_code=202)
+async def run(name: Name, asked: RunWanted, keeper: Kept, caller: Operator) -> RunState:
+    """Have the requests of a project run that wait. A worker does it; ask for its state."""
+    within = None if asked.due_within is None else span_of(asked.due_within)
+    return run_state(await keeper.write(caller.token.name, lambda record: place_order(record, name, within)))
+
+
+@router.get("/runs/{number}")
+async def run_status(
+    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="The run's number.")], keeper: Kept, caller: Auditor
+) -> RunState:
+    """How a run goes."""
+    return run_state(await keeper.read(lambda record: order(record, number)))
+
+
+@router.get(
+    "/ledger",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"application/jsonl": {"schema": {"type": "string"}}}, "description": "Its lines."}},
+)
+async def ledger(keeper: Kept, caller: Auditor) -> StreamingResponse:
+    """The ledger, whole and signed, for `posterase verify`."""
+    headers = {"Content-Disposition": 'attachment; filename="ledger.jsonl"'}
+    record = await keeper.with_fresh_keys()
+    return StreamingResponse(record.lines(), media_type="application/jsonl", headers=headers)
+
+
+@router.get("/ledger/checkpoint", response_class=PlainTextResponse)
+async def checkpoint(keeper: Kept, caller: Auditor) -> PlainTextResponse:
+    """The newest signed checkpoint, to be kept somewhere else."""
+    return PlainTextResponse(await keeper.read(lambda record: record.checkpoint()))
+
+
+@router.post("/ledger/verification")
+async def verification(keeper: Kept, caller: Auditor) -> Verification:
+    """Verify the ledger, and that the record's tables are what it says."""
+    return await keeper.verify(verified)
+
+
+def verified(record: Record) -> Verification:
+    """What verifying comes to, in words too."""
+    try:
+        found = record.verify()
+    except LedgerError as error:
+        return Verification(whole=False, said=f"{error.problem} {error.advice}")
+    return Verification(whole=True, entries=found.size, root=found.root.hex(), said=str(found))
+
+
+@router.get("/public-key", response_class=PlainTextResponse)
+async def public_key(keeper: Kept, caller: AnyCaller) -> PlainTextResponse:
+    """The key that certificates, receipts and the ledger are verified with."""
+    record = await keeper.with_fresh_keys()
+    return PlainTextResponse(f"{record.keys.public}\n")
+
+
+@router.get("/health")
+async def health(request: Request, keeper: Kept, caller: AnyCaller) -> Health:
+    """Whether the service works: it reads the record, and there is somebody who runs requests."""
+    workers: int = request.app.state.workers()
+    waiting = await keeper.read(open_orders)
+    return Health(status="ok" if workers else "no worker", version=__version__, workers=workers, open_runs=len(waiting))

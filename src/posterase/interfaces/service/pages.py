@@ -1,0 +1,368 @@
+"""The dashboard: pages rendered here, which need no script; one small script keeps a request's life up to date."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import hashlib
+import json
+import re
+import uuid
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import jinja2
+from fastapi import APIRouter, Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+
+from posterase.errors import PosteraseError
+from posterase.interfaces.erasures import policy_of
+from posterase.interfaces.report import page as report_page
+from posterase.interfaces.service import words
+from posterase.interfaces.service.api import (
+    AnyCaller,
+    Auditor,
+    Identity,
+    Kept,
+    Operator,
+    Submitter,
+    certificate_file,
+    ledger,
+    verified,
+)
+from posterase.interfaces.service.guards import CONTENT, PAGES, SIGN_IN, Caller, address_of, field
+from posterase.interfaces.service.sessions import cookie_name, new_session
+from posterase.interfaces.service.settings import Settings
+from posterase.record.certificate import page as certificate_page
+from posterase.record.orders import newest_order, open_orders, order_of, place_order
+from posterase.record.overview import counts, late, standings
+from posterase.record.record import Record
+from posterase.record.requests import OPEN, states_of
+from posterase.record.requests import Request as Asked
+from posterase.record.times import LAWS, Regulation, now
+from posterase.record.tokens import token_of
+
+router = APIRouter(include_in_schema=False)
+
+STATIC_FILES = Path(__file__).parent / "static"
+
+templates = jinja2.Environment(
+    loader=jinja2.PackageLoader("posterase.interfaces.service"), autoescape=True, undefined=jinja2.StrictUndefined
+)
+templates.globals |= {"words": words, "PAGES": PAGES, "SIGN_IN": SIGN_IN}
+
+VIEWS = {
+    "open": OPEN,
+    "completed": ("completed",),
+    "refused": ("refused",),
+    "cancelled": ("cancelled",),
+}
+"""Lists of requests, by what people call them."""
+
+
+def shown(name: str, caller: Caller | None, code: int = 200, **values: Any) -> HTMLResponse:
+    """A page from its template."""
+    roles = caller.token.roles if caller else ()
+    common = {"who": caller, "operates": "operate" in roles, "sees": {"operate", "audit"} & set(roles)}
+    return HTMLResponse(templates.get_template(name).render(**common, **values), code)
+
+
+def problem_page(caller: Caller | None, code: int, said: str, advice: str) -> HTMLResponse:
+    """What was wrong, and what to do."""
+    return shown("problem.html", caller, code, said=said, advice=advice)
+
+
+def settings_of(request: Request) -> Settings:
+    """What the service allows."""
+    return request.app.state.settings
+
+
+def form_of(request: Request, *names: str) -> dict[str, str]:
+    """Fields of a form that was sent."""
+    body = request.scope["state"]["body"]
+    return {name: field(body, name).strip() for name in names}
+
+
+# --- signing in and out
+
+
+@router.get(SIGN_IN)
+async def sign_in_page(next: str = PAGES) -> HTMLResponse:
+    """The only page without a token."""
+    return shown("sign_in.html", None, next=next, wrong=False)
+
+
+@router.post(SIGN_IN)
+async def sign_in(request: Request, keeper: Kept) -> Response:
+    """Show a token; a cookie stands for it from then on."""
+    form, settings = form_of(request, "token", "next"), settings_of(request)
+    found = await keeper.read(lambda record: token_of(record, form["token"]))
+    if found is None:
+        wait = request.app.state.strangers.wait(address_of(request.scope))
+        return shown("sign_in.html", None, 429 if wait else 401, next=form["next"], wrong=True)
+    target = form["next"] if re.fullmatch(rf"{PAGES}[\w/.-]*", form["next"]) else PAGES
+    answer = RedirectResponse(target, 303)
+    session = new_session(keeper.record.keys, found.id, settings.session_s)
+    answer.set_cookie(
+        cookie_name(settings.https),
+        session.written,
+        max_age=settings.session_s,
+        httponly=True,
+        secure=settings.https,
+        samesite="strict",
+    )
+    return answer
+
+
+@router.post(f"{PAGES}/sign-out")
+async def sign_out(request: Request, caller: AnyCaller) -> Response:
+    """Forget the cookie."""
+    settings = settings_of(request)
+    answer = RedirectResponse(SIGN_IN, 303)
+    answer.delete_cookie(cookie_name(settings.https), httponly=True, secure=settings.https, samesite="strict")
+    return answer
+
+
+@router.get("/")
+async def root(caller: AnyCaller) -> Response:
+    """To the dashboard."""
+    return RedirectResponse(PAGES, 303)
+
+
+@router.get("/favicon.ico")
+async def mark() -> Response:
+    """What browsers ask for by themselves."""
+    return FileResponse(STATIC_FILES / "mark.svg", media_type="image/svg+xml")
+
+
+# --- requests
+
+
+@router.get(PAGES)
+async def requests(request: Request, keeper: Kept, caller: AnyCaller) -> Response:
+    """Requests by their dates, the late ones first."""
+    if not {"operate", "audit"} & set(caller.token.roles):
+        return RedirectResponse(f"{PAGES}/submit", 303)
+    asked = {name: request.query_params.get(name, "") for name in ("view", "project", "after")}
+    view = asked["view"] if asked["view"] in VIEWS else "open"
+    project, size = asked["project"] or None, settings_of(request).page
+
+    def ask(record: Record) -> dict[str, Any]:
+        last = record.get(asked["after"]) if asked["after"] else None
+        found = record.find(project=project, states=states_of(VIEWS[view]), after=last, limit=size + 1)
+        return {
+            "found": found[:size],
+            "more": found[size - 1].subject_request_id if len(found) > size else None,
+            "counts": counts(record, project),
+            "late": late(record, project),
+            "projects": [each.name for each in record.projects()],
+            "now": record.clock(),
+        }
+
+    told = await keeper.read(ask)
+    kept = {"view": view} | ({"project": project} if project else {})
+    following = f"{PAGES}?{urlencode({**kept, 'after': told['more']})}" if told["more"] else None
+    first = f"{PAGES}?{urlencode(kept)}" if asked["after"] else None
+    return shown("requests.html", caller, view=view, project=project, following=following, first=first, **told)
+
+
+@router.get(f"{PAGES}/requests")
+async def look_up(request: Request, keeper: Kept, caller: AnyCaller) -> Response:
+    """To a request by its id."""
+    identity = request.query_params.get("id", "").strip()
+    found = await keeper.read(lambda record: record.get(identity))
+    return to_request(found)
+
+
+@router.get(f"{PAGES}/requests/{{identity}}")
+async def one_request(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+    """A request: its life, its answer, what can be done with it."""
+    return shown("request.html", caller, **await keeper.read(lambda record: _life(record, identity)))
+
+
+@router.get(f"{PAGES}/requests/{{identity}}/life")
+async def life(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+    """The part of it that changes."""
+    return shown("life.html", caller, **await keeper.read(lambda record: _life(record, identity)))
+
+
+def _life(record: Record, identity: str) -> dict[str, Any]:
+    found = record.get(identity)
+    certificate = json.loads(record.certificate(identity)) if found.certificate else None
+    return {
+        "asked": found,
+        "history": record.history(identity),
+        "order": order_of(record, found) if found.state in OPEN else None,
+        "certificate": certificate,
+        "now": record.clock(),
+        "may_extend": found.state == "pending" and found.regulation in LAWS and found.extended_because is None,
+    }
+
+
+@router.get(f"{PAGES}/requests/{{identity}}/certificate.json")
+async def certificate_json(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+    """Its certificate as a file."""
+    return certificate_file(await keeper.read(lambda record: record.certificate(identity)))
+
+
+@router.get(f"{PAGES}/requests/{{identity}}/certificate")
+async def certificate(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+    """Its certificate as a page to read and print."""
+    return _whole_page(certificate_page(await keeper.read(lambda record: record.certificate(identity))))
+
+
+@router.get(f"{PAGES}/requests/{{identity}}/report")
+async def report(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+    """The report of its erasure, from what its certificate holds."""
+    document = await keeper.read(lambda record: record.certificate(identity))
+    told = json.loads(document)
+    if told["erasure"] is None:
+        return RedirectResponse(f"{PAGES}/requests/{identity}/certificate", 303)
+    others = told["run"]["requests"] - 1
+    title = f"Erasure report, with {others} other request{'s' if others > 1 else ''}" if others else "Erasure report"
+    return _whole_page(report_page(told["erasure"], certificate=document, title=title))
+
+
+def _whole_page(text: str) -> HTMLResponse:
+    """A page that brings its own style: that one is allowed, by its hash, and no other."""
+    hashes = [
+        base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+        for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    ]
+    allowed = " ".join(f"'sha256-{each}'" for each in hashes)
+    policy = CONTENT.replace("style-src 'self'", f"style-src {allowed or chr(39) + 'none' + chr(39)}")
+    return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+
+@router.post(f"{PAGES}/requests/{{identity}}/cancel")
+async def cancel(identity: Identity, request: Request, keeper: Kept, caller: Submitter) -> Response:
+    """Take it back."""
+    reason = form_of(request, "reason")["reason"]
+    return to_request(await keeper.write(caller.token.name, lambda record: record.cancel(identity, reason)))
+
+
+@router.post(f"{PAGES}/requests/{{identity}}/extend")
+async def extend(identity: Identity, request: Request, keeper: Kept, caller: Operator) -> Response:
+    """The longer term."""
+    reason = form_of(request, "reason")["reason"]
+    return to_request(await keeper.write(caller.token.name, lambda record: record.extend(identity, reason)))
+
+
+@router.post(f"{PAGES}/requests/{{identity}}/run")
+async def run_for(identity: Identity, keeper: Kept, caller: Operator) -> Response:
+    """Have it run, with all that wait in its project."""
+
+    def change(record: Record) -> Asked:
+        found = record.get(identity)
+        place_order(record, found.project)
+        return found
+
+    return to_request(await keeper.write(caller.token.name, change))
+
+
+def to_request(found: Asked) -> Response:
+    """To its page."""
+    return RedirectResponse(f"{PAGES}/requests/{found.subject_request_id}", 303)
+
+
+# --- submitting
+
+
+@router.get(f"{PAGES}/submit")
+async def submit_page(keeper: Kept, caller: Submitter) -> Response:
+    """A form."""
+    return shown("submit.html", caller, **await keeper.read(_choices), entered={}, wrong="")
+
+
+@router.post(f"{PAGES}/submit")
+async def submit(request: Request, keeper: Kept, caller: Submitter) -> Response:
+    """Hand in what the form says; where it is wrong, the form again."""
+    form = form_of(request, "identity", "project", "subject", "regulation", "received", "due")
+    received = f"{form['received']}T00:00:00Z" if form["received"] else None
+    due = f"{form['due']}T23:59:59Z" if form["due"] else None
+    try:
+        answer = await keeper.write(
+            caller.token.name,
+            lambda record: record.add(
+                form["project"],
+                form["subject"],
+                form["regulation"],
+                subject_request_id=form["identity"],
+                received_at=received,
+                due_at=due,
+            ),
+        )
+    except PosteraseError as error:
+        wrong = f"{error.problem} {error.advice}"
+        return shown("submit.html", caller, 400, **await keeper.read(_choices), entered=form, wrong=wrong)
+    if answer.outcome == "conflict":
+        wrong = "This form was sent before, with something else in it. Send it again to submit another request."
+        return shown("submit.html", caller, 409, **await keeper.read(_choices), entered=form, wrong=wrong)
+    return to_request(answer.request)
+
+
+def _choices(record: Record) -> dict[str, Any]:
+    return {
+        "projects": [each.name for each in record.projects()],
+        "regulations": Regulation.__args__,  # type: ignore[attr-defined]
+        "today": now().date().isoformat(),
+        "identity": str(uuid.uuid4()),
+    }
+
+
+# --- projects and the ledger
+
+
+@router.get(f"{PAGES}/projects")
+async def projects(keeper: Kept, caller: Auditor) -> Response:
+    """Projects, with what they have spent of their budgets."""
+
+    def ask(record: Record) -> list[dict[str, Any]]:
+        return [
+            {
+                **{field.name: getattr(each, field.name) for field in dataclasses.fields(each)},
+                "budget": policy_of(each.project).budget,
+                "order": newest_order(record, each.project.name),
+            }
+            for each in standings(record)
+        ]
+
+    return shown("projects.html", caller, found=await keeper.read(ask))
+
+
+@router.post(f"{PAGES}/projects/{{name}}/run")
+async def run(name: str, keeper: Kept, caller: Operator) -> Response:
+    """Have all that waits in a project run."""
+    await keeper.write(caller.token.name, lambda record: place_order(record, name))
+    return RedirectResponse(f"{PAGES}/projects", 303)
+
+
+@router.get(f"{PAGES}/ledger")
+async def ledger_page(request: Request, keeper: Kept, caller: Auditor) -> Response:
+    """The ledger's newest checkpoint, and what to do with it."""
+    return shown("ledger.html", caller, **await keeper.read(_ledger), verification=None)
+
+
+@router.post(f"{PAGES}/ledger")
+async def verify_now(keeper: Kept, caller: Auditor) -> Response:
+    """Verify it now."""
+    found = await keeper.verify(verified)
+    return shown("ledger.html", caller, **await keeper.read(_ledger), verification=found)
+
+
+def _ledger(record: Record) -> dict[str, Any]:
+    return {
+        "checkpoint": record.checkpoint(),
+        "origin": record.origin,
+        "key": str(record.keys.public),
+        "newest": record.newest(20),
+        "now": record.clock(),
+        "orders": open_orders(record),
+    }
+
+
+@router.get(f"{PAGES}/ledger.jsonl")
+async def ledger_file(keeper: Kept, caller: Auditor) -> Response:
+    """The whole of it, as a file."""
+    return await ledger(keeper, caller)

@@ -1,0 +1,136 @@
+"""A worker: takes orders from the record and runs them, in a process of its own.
+
+It outlives the web server that started it: where that is gone, it finishes what it has in hand and ends. Asked to end
+(SIGTERM), it finishes within its grace, or hands the requests back, which wait again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from posterase.errors import PosteraseError
+from posterase.record.opening import open_record
+from posterase.record.orders import Order, begin_order, end_order, open_orders, place_order, say_of_order
+from posterase.record.record import Record
+from posterase.record.runs import Opener, recover, run
+
+PAUSE_S = 0.5
+"""Between two looks for orders."""
+AFTER_FAILURE_S = 600.0
+"""Until a project whose run failed is run again by itself."""
+
+
+class Stopped(BaseException):
+    """The grace is over."""
+
+
+class Worker:
+    """Runs orders until it is asked to end.
+
+    Parameters
+    ----------
+    url
+        The record.
+    folder
+        Its keys.
+    opener
+        Opens projects.
+    within
+        Requests that are due so soon are run without an order. None: only orders are.
+    grace_s
+        How long a run may go on after the worker was asked to end.
+    parent
+        The process that started it; where another has taken its place, the worker ends. 0: nobody's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        folder: Path,
+        opener: Opener,
+        *,
+        within: dt.timedelta | None = None,
+        grace_s: float = 30.0,
+        parent: int = 0,
+    ):
+        self.url, self.folder, self.opener = url, folder, opener
+        self.within, self.grace_s, self.parent = within, grace_s, parent
+        self.stopping = False
+        self._failed: dict[str, float] = {}
+        """When the last run of a project failed."""
+
+    def work(self, idle: Callable[[], None] = lambda: time.sleep(PAUSE_S)) -> None:
+        """Take one order after the other."""
+        signal.signal(signal.SIGTERM, self._asked_to_end)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started it
+        signal.signal(signal.SIGALRM, _stop)
+        try:
+            while not self._done():
+                try:
+                    self._work_with(open_record(self.url, self.folder, actor="the worker"), idle)
+                except PosteraseError:  # the database is away, or keys were changed: open it again
+                    idle()
+        except Stopped:
+            pass
+
+    def _asked_to_end(self, number: int, frame: FrameType | None) -> None:
+        if not self.stopping:
+            self.stopping = True
+            signal.setitimer(signal.ITIMER_REAL, max(self.grace_s, 0.01))
+
+    def _done(self) -> bool:
+        return self.stopping or (self.parent != 0 and os.getppid() != self.parent)
+
+    def _work_with(self, record: Record, idle: Callable[[], None]) -> None:
+        try:
+            while not self._done():
+                if not self._take_one(record):
+                    idle()
+        finally:
+            record.close()
+
+    def _take_one(self, record: Record) -> bool:
+        """Whether there was anything to do."""
+        with contextlib.suppress(PosteraseError):  # what one project is stuck with is no reason to stop the others
+            recover(record)
+        self._order_what_is_due(record)
+        return any(self._run(record, each) for each in open_orders(record))
+
+    def _order_what_is_due(self, record: Record) -> None:
+        if self.within is None:
+            return
+        soon = record.clock() + self.within
+        for project in {each.project for each in record.find(states=("pending",), due_before=soon, limit=1000)}:
+            if time.monotonic() - self._failed.get(project, -AFTER_FAILURE_S) >= AFTER_FAILURE_S:
+                place_order(record, project, self.within)
+
+    def _run(self, record: Record, order: Order) -> bool:
+        """Run an order; False where another worker has the project."""
+        begin_order(record, order.id)
+        try:
+            ran = run(
+                record.acting_as(order.actor),
+                order.project,
+                self.opener,
+                due_within=order.within,
+                report=lambda said: say_of_order(record, order.id, said),
+            )
+        except PosteraseError as error:
+            self._failed[order.project] = time.monotonic()
+            end_order(record, order.id, str(error), failed=True)
+            return True
+        if ran is None:
+            return False
+        end_order(record, order.id, str(ran))
+        return True
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped

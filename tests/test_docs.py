@@ -1,0 +1,256 @@
+"""Every command of the README and the docs, as it is written there: it runs here, or it is said where it is run.
+
+A page's commands are run in an empty folder, in their order, with the files that the page shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.services import until
+from tests.test_commands import COMMANDS
+from tests.test_record_commands import write_draws
+
+ROOT = Path(__file__).parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo", "printf")
+
+ELSEWHERE = {
+    "make demo": "the newcomer's test, and .ci/run's fresh clone",
+    "make test": "this is it",
+    "make test-all": "this is it",
+    "make test-all JAX_PLATFORMS=cuda,cpu": "on a GPU, by hand",
+    "make lint": ".ci/run",
+    "make bench": "the results in docs/results say when",
+    "make docs": "test_the_docs_can_be_built",
+    "make lock": "by hand, where dependencies change",
+    "make PYTHON=python3.12 test": "by hand, on each Python",
+    'pip install "jax[cuda13]"': "on a GPU, by hand",
+    "pip install .": "the newcomer's test, with extras",
+    "posterase reproduce page FOLDER --out PAGE.md": "test_bnn_tables.py, with a folder",
+    "posterase keys revoke ID": "test_service.py, with an id",
+    "posterase demo": "test_gmm.py, with another folder",
+    "posterase reproduce gmm": "test_gmm.py, with fewer chains",
+    "posterase reproduce diabetes": "test_diabetes.py",
+    "posterase reproduce digits": "test_bnn_tables.py, in small",
+    "posterase reproduce fashion-mnist": "on a GPU: docs/results/networks.md",
+    "posterase reproduce cifar10": "on a GPU: docs/results/networks.md",
+    "posterase bench posteriors": "most of an hour: docs/results/posteriors.md",
+    "posterase requests work": "test_service.py, until a signal",
+    "posterase serve --workers 0": "benchmarks/service.py, with a port",
+    "python -m tests.screenshots docs/figures": "by hand, where pages change",
+}
+"""Where a command is run that takes too long for a page's test, or needs what a page does not have."""
+
+
+def blocks(page, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def commands_of(page):
+    """What a page says to type: in blocks, in indented lines, and in the text."""
+    text = (ROOT / page).read_text()
+    for block in blocks(page, "sh"):
+        typed = re.sub(r"^cat > .*? <<'END'\n.*?\nEND$", "", block, flags=re.DOTALL | re.MULTILINE)
+        yield from typed.replace("\\\n", " ").splitlines()
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    for line in re.findall(r"^ {4}((?:posterase|make|python) .*)$", plain, re.MULTILINE):
+        yield line.split("  ")[0].strip()
+    plain = re.sub(r"^ {4}.*$", "", plain, flags=re.MULTILINE)
+    yield from re.findall(r"`((?:posterase|python|make|pip) [^`]+)`", plain.replace("\n", " "))
+
+
+EVERY = sorted({(page, command) for page in PAGES for command in commands_of(page) if command.strip()})
+
+
+def name_of(words):
+    """The command that words call, and the rest of them."""
+    for length in (2, 1):
+        if " ".join(words[:length]) in COMMANDS:
+            return " ".join(words[:length]), words[length:]
+    raise AssertionError(f"there is no command {' '.join(words)}")
+
+
+@pytest.mark.parametrize(("page", "command"), EVERY)
+def test_every_command_can_be_read(page, command):
+    """Its words and options are known, and its program is one that we know."""
+    words = shlex.split(re.split(r" > | \|\| ", command.split(" | ")[-1])[0])
+    assert words[0] in PROGRAMS
+    if words[0] != "posterase" or words[1] in ("--install-completion", "--show-completion"):
+        return
+    name, rest = name_of(words[1:])
+    known = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    assert {word.split("=")[0] for word in rest if word.startswith("--")} <= known, name
+    if rest:
+        COMMANDS[name].make_context(name, list(rest), resilient_parsing=True)
+
+
+def test_every_command_is_run_somewhere():
+    """In the test of its page, or where ELSEWHERE says; one that only names a command is none to type."""
+    pages = {"docs/record.md", "docs/service.md", "docs/command-line.md"}
+    readme = set(README)
+    for page, command in EVERY:
+        words = shlex.split(command)
+        mentioned = words[0] == "posterase" and (
+            words[1].startswith("--") or all(each.startswith("--") for each in name_of(words[1:])[1])
+        )
+        installs = command.startswith("pip install '.")
+        benchmark = re.fullmatch(r"(SECONDS=\d+ )?python -m benchmarks( \w+)?", command)
+        in_block = page in pages and command in "\n".join(blocks(page, "sh")).replace("\\\n", " ")
+        known = command in ELSEWHERE or command in readme or mentioned or installs or benchmark or in_block
+        assert known or command in IN_TEXT, (page, command)
+
+
+README = [
+    "posterase erase fit.nc --rows 'county == \"ANOKA\"' --out kept.nc",
+    "posterase requests add visits 17 --regulation gdpr",
+    "posterase requests run visits --due-within 7d",
+    "posterase verify ledger.jsonl --key public.key --certificate certificate.json",
+]
+"""In their order."""
+
+IN_TEXT = [
+    "posterase requests project visits.toml --returned",
+    "posterase data list",
+    "posterase data where",
+    "posterase data check",
+]
+"""Single ones, each after those of its page."""
+
+
+def environment(folder):
+    bin_folder = Path(sys.executable).parent
+    own = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
+    return {name: value for name, value in os.environ.items() if not name.startswith("POSTERASE_")} | own
+
+
+def shell(folder, *lines):
+    done = subprocess.run(
+        ["bash", "-e", "-c", "\n".join(lines)], cwd=folder, env=environment(folder), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def write_visits(folder):
+    """The two files of docs/record.md."""
+    (folder / "visits.py").write_text(blocks("docs/record.md", "python")[0])
+    (folder / "visits.toml").write_text(blocks("docs/record.md", "toml")[0])
+
+
+@pytest.mark.slow
+def test_the_readme(tmp_path):
+    write_visits(tmp_path)
+    county = np.where(np.arange(60) < 4, "ANOKA", "AITKIN")
+    write_draws(tmp_path / "fit.nc", county, np.random.default_rng(0).normal(size=60), name="county")
+    setup = ["posterase keys new example.org/erasures", "python visits.py", "posterase requests project visits.toml"]
+    erase, add, run, verify = README
+    said = shell(tmp_path, erase, *setup, add, run.replace("7d", "60d"), run)
+    assert "1 request: 1 completed" in said
+    shell(
+        tmp_path,
+        "posterase requests export ledger.jsonl",
+        "cp config/posterase/keys/public.key public.key",
+        "posterase requests show $(posterase requests list --state completed --json | "
+        "python -c 'import json, sys; print(json.load(sys.stdin)[0][\"subject_request_id\"])') "
+        "--certificate certificate.json",
+    )
+    assert "certificate.json is entry" in shell(tmp_path, verify)
+
+
+@pytest.mark.slow
+def test_the_record(tmp_path):
+    """Its files and commands, as they stand; and the Python at its end."""
+    write_visits(tmp_path)
+    said = shell(tmp_path, *blocks("docs/record.md", "sh"), IN_TEXT[0])
+    for expected in ("2 requests: 2 completed", "whole and unchanged", "certificate.json is entry"):
+        assert expected in said
+    python = blocks("docs/record.md", "python")[1]
+    assert "nothing to do" in shell(tmp_path, f"python -c {shlex.quote(python)}")
+
+
+@pytest.mark.slow
+def test_the_command_line(tmp_path):
+    """It writes its files itself."""
+    shell(tmp_path, *blocks("docs/command-line.md", "sh"))
+    for name in ("kept.nc", "certificate.json", "report.html", "assessed.nc", "again.html"):
+        assert (tmp_path / name).stat().st_size > 0
+    assert not (tmp_path / "none.nc").exists()
+
+
+@pytest.mark.slow
+def test_the_commands_of_data(tmp_path):
+    shell(tmp_path, *IN_TEXT[1:])
+
+
+@pytest.mark.slow
+def test_the_service(tmp_path):
+    """Its commands, the service itself, and the program that uses it."""
+    write_visits(tmp_path)
+    *before, serve = blocks("docs/service.md", "sh")
+    said = shell(tmp_path, *before)
+    secret = re.findall(r"posterase_\w{16}_[\w-]{43}", said)[1]  # the shop's, which submits
+    own = environment(tmp_path) | {"POSTERASE_KEYS": "keys"}
+    service = subprocess.Popen(
+        ["bash", "-c", f"exec {serve.strip()}"], cwd=tmp_path, env=own, stdout=subprocess.DEVNULL
+    )
+    try:
+        until(lambda: _answers("http://127.0.0.1:8350/sign-in"), 60)
+        program = blocks("docs/service.md", "python")[0]
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=own | {"POSTERASE_TOKEN": secret}, capture_output=True, text=True
+        )
+        assert ran.stdout == "pending\n", ran.stderr
+    finally:
+        service.send_signal(signal.SIGINT)
+        assert service.wait(90) in (0, 130)
+
+
+def _answers(url):
+    try:
+        with urllib.request.urlopen(url) as answer:
+            return answer.status == 200
+    except urllib.error.URLError:
+        return False
+
+
+@pytest.mark.slow
+def test_the_docs_can_be_built(tmp_path):
+    site = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run([sys.executable, *site], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_newcomers_path(tmp_path):
+    """Install into a new environment, the demo, an own NumPyro model, a certificate, and verify it."""
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "new"], check=True)
+    own = environment(tmp_path) | {
+        "PATH": f"{tmp_path / 'new' / 'bin'}:{os.environ['PATH']}",
+        "HOME": os.environ["HOME"],
+    }
+
+    def shell(*lines):
+        command = ["bash", "-e", "-c", "\n".join(lines)]
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr + done.stdout
+        return done.stdout
+
+    shell(f"pip install --quiet '{ROOT}[numpyro,record]'")
+    assert "pip install 'posterase[plots]'" in shell("posterase demo")  # a table, and how to get the figure
+    assert (tmp_path / "posterase-demo" / "gmm.json").exists()
+    write_visits(tmp_path)
+    said = shell(*blocks("docs/record.md", "sh"))
+    assert "certificate.json is entry" in said
+    assert "[record]" in shell("posterase doctor || true")

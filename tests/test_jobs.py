@@ -1,0 +1,421 @@
+"""Jobs of the command line: from files to files, with a certificate outside any record, and what is said on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+
+import jsonschema
+import numpy as np
+import pytest
+import xarray as xr
+from typer.testing import CliRunner
+
+import posterase as pe
+from posterase.errors import (
+    EmptyRemovalError,
+    InputFileError,
+    InvalidOptionError,
+    JobError,
+    KeyFileError,
+    LedgerError,
+    OutputError,
+    RowsError,
+)
+from posterase.interfaces import builders
+from posterase.interfaces.cli import app, main
+from posterase.interfaces.jobs import Job, ids
+from posterase.interfaces.status import ERROR, REFUSED, STOPPED
+from posterase.record.certificate import page, schema
+
+PEOPLE, VISITS, DRAWS = 25, 4, 500
+PERSON = np.array([f"person-{number:02d}" for number in range(PEOPLE)]).repeat(VISITS)
+VALUES = np.random.default_rng(0).normal(1.0, 1.0, PERSON.size)
+VALUES[:VISITS] = 17.25, 0.5, 0.5, -14.25  # planted, and of no influence
+
+MODEL = """
+import numpy as np, jax.numpy as jnp, posterase as pe
+
+def build(draws):
+    values = np.load("values.npy")
+    model = pe.Model(
+        lambda p: -0.5 * (p["mu"] / 10) ** 2,
+        lambda p, rows: -0.5 * (rows["y"] - p["mu"]) ** 2 - 0.5 * jnp.log(2 * jnp.pi),
+        {"y": jnp.asarray(values), "person": jnp.arange(100) // 4},
+    )
+    return model, pe.Draws.load(draws)
+
+def broken(draws):
+    raise ValueError("the doses are missing")
+
+def nothing(draws):
+    return None
+"""
+
+
+def exact(kept):
+    """Mean and standard deviation of the posterior, by its closed form (prior N(0, 10))."""
+    precision = kept.sum() + 1 / 100
+    return VALUES[kept].sum() / precision, precision**-0.5
+
+
+def tree_of(kept, seed, likelihood=True):
+    mean, sd = exact(kept)
+    mu = mean + sd * np.random.default_rng(seed).normal(size=(4, DRAWS))
+    groups = {"posterior": xr.Dataset({"mu": (("chain", "draw"), mu)})}
+    if likelihood:
+        found = -0.5 * (VALUES - mu[..., None]) ** 2 - 0.5 * np.log(2 * np.pi)
+        groups["log_likelihood"] = xr.Dataset({"y": (("chain", "draw", "visit"), found)})
+        groups["observed_data"] = xr.Dataset({"y": ("visit", VALUES)})
+        groups["constant_data"] = xr.Dataset({"person": ("visit", PERSON), "number": ("visit", np.arange(100) // 4.0)})
+    return xr.DataTree.from_dict(groups)
+
+
+EVERYBODY, OTHERS = np.ones(PERSON.size, bool), PERSON != "person-03"
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fitted")
+    tree_of(EVERYBODY, 1).to_netcdf(folder / "fit.nc", engine="h5netcdf")
+    for number in (1, 2):
+        tree_of(OTHERS, 1 + number, likelihood=False).to_netcdf(folder / f"refit-{number}.nc", engine="h5netcdf")
+    return folder
+
+
+@pytest.fixture
+def here(fitted, tmp_path, monkeypatch):
+    """A folder with draws, refits, and keys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("POSTERASE_KEYS", str(tmp_path / "keys"))
+    for file in fitted.iterdir():
+        shutil.copy(file, tmp_path)
+    np.save(tmp_path / "values.npy", VALUES)
+    (tmp_path / "visits.py").write_text(MODEL)
+    return tmp_path
+
+
+def invoked(*words):
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def call(*words, status=0):
+    """Run a command; its output."""
+    done = invoked(*words)
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    assert done.exit_code == status, done.output
+    return done.stdout
+
+
+def ended(monkeypatch, *words):
+    """The exit status that a shell sees."""
+    monkeypatch.setattr("sys.argv", ["posterase", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    return end.value.code
+
+
+JOB = """
+draws = "fit.nc"
+by = "person"
+rows = ["person-03", "person-00"]
+preprocessing = "none"
+out = "kept.nc"
+certificate = "certificate.json"
+report = "report.html"
+verdict = "verdict.json"
+
+[policy]
+ess = 300
+"""
+
+
+def test_from_a_job_to_a_certificate_that_anyone_can_verify(here):
+    call("keys", "new", "example.org/erasures")
+    (here / "job").mkdir()
+    (here / "job" / "job.toml").write_text(JOB)
+    shutil.copy(here / "fit.nc", here / "job")
+    assert "8 rows of 100: accepted by Reweight" in call("erase", "job/job.toml")
+    made = {name: here / "job" / name for name in ("kept.nc", "certificate.json", "report.html", "verdict.json")}
+
+    after = pe.Draws.load(made["kept.nc"])
+    mean, sd = exact(~np.isin(PERSON, ["person-03", "person-00"]))
+    assert float((after.weights * after.params["mu"]).sum()) == pytest.approx(mean, abs=5 * sd / 1000**0.5)
+    data = made["certificate.json"].read_bytes()
+    value = json.loads(data)
+    jsonschema.validate(value, schema())
+    assert [value[name] for name in ("request", "subject", "project", "ledger")] == [None] * 4
+    assert value["rows"]["count"] == 8
+    assert value["fingerprints"]["draws"]["after"] == f"sha256:{_sha256(made['kept.nc'])}"
+    assert value["not_erased"][0] == "the draws before, which are still in their file"
+    assert "8 rows were erased" in page(data)
+    report = made["report.html"].read_text()
+    assert f"sha256:{hashlib.sha256(data).hexdigest()}" in report
+    assert "posterase verify --key public.key --certificate certificate.json" in report
+    for path in made.values():
+        for planted in (b"person-03", b"person-00", b"17.25", np.float64(17.25).tobytes()):
+            assert planted not in path.read_bytes(), path
+
+    said = call("verify", "--key", "keys/public.key", "--certificate", made["certificate.json"])
+    assert "unchanged, and signed by example.org/erasures" in said
+    assert "in no ledger" in said
+    (here / "changed.json").write_bytes(data.replace(b'"count":8', b'"count":7'))
+    with pytest.raises(LedgerError, match="signature is wrong"):
+        call("verify", "--key", "keys/public.key", "--certificate", "changed.json")
+    call("keys", "new", "example.org/others", "--keys", "others")
+    with pytest.raises(LedgerError, match="which you have not given"):
+        call("verify", "--key", "others/public.key", "--certificate", made["certificate.json"])
+    with pytest.raises(LedgerError, match="is in no ledger"):
+        call("verify", "fit.nc", "--key", "keys/public.key", "--certificate", made["certificate.json"])
+    with pytest.raises(InvalidOptionError, match="nothing to verify"):
+        call("verify", "--key", "keys/public.key")
+
+
+def _sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_flags_alone_do_the_same_and_come_before_the_file(here):
+    (here / "job.toml").write_text('draws = "fit.nc"\nrows = [3]\nout = "a.nc"\n[policy]\ness = 1999')
+    flags = ("--preprocessing", "none", "--policy", "epsilon=0.04", "--seed", 3)
+    call("erase", "job.toml", "--by", "person", "--rows", "person-03,person-00", "--ess", 300, *flags)
+    (here / "rows.txt").write_text("# two people\n0-3 12, 13\n14-15 # the last of them\n\n")
+    call("erase", "fit.nc", "--rows-file", "rows.txt", "--out", "b.nc", *flags)
+    call("erase", "fit.nc", "--rows", 'person == "person-03" or person == "person-00"', "--out", "c.nc", *flags)
+    first, *others = (pe.Draws.load(here / name).log_weights for name in ("a.nc", "b.nc", "c.nc"))
+    assert first is not None
+    for each in others:
+        np.testing.assert_array_equal(first, each)
+    job = Job.of(here / "job.toml", policy={"refit": True}, out="d.nc")
+    assert (job.rules.ess, job.rules.refit, job.path("out")) == (1999.0, True, here / "d.nc")
+
+
+def test_values_of_a_column_from_a_file(here):
+    tree = tree_of(EVERYBODY, 1)
+    tree["constant_data"] = tree["constant_data"].to_dataset().drop_vars("person")  # zarr has no words for text yet
+    tree.to_zarr(here / "fit.zarr", consolidated=False)
+    (here / "rows.txt").write_text('3, "0"\n# nobody else\n')
+    told = json.loads(call("erase", "fit.zarr", "--rows-file", "rows.txt", "--by", "number", "--out", "a.nc", "--json"))
+    assert told["removed_rows"] == 8
+    assert told["files"] == {"out": str(here / "a.nc")}
+    assert pe.from_arviz(here / "a.nc")[0].n_rows == 92
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "said"),
+    [
+        ("rwos = [3]", JobError, "no 'rwos'.*did you mean 'rows'"),
+        ("rows = [3]\n[policy]\nepsilom = 1", JobError, "no 'epsilom'.*did you mean 'epsilon'"),
+        ("rows = [3]\n[policy]\nepsilon = -1", InvalidOptionError, "epsilon is -1.0"),
+        ("rows = [3", JobError, "is not TOML"),
+        ("rows = [3]\nfolder = '.'", JobError, "folder is where the file is"),
+        ("", JobError, "not said which rows"),
+        ("rows = [3]\nrows_file = 'rows.txt'", JobError, "said twice which rows"),
+        ("rows_file = 'nowhere.txt'", JobError, "cannot be read"),
+        ("rows_file = 'empty.txt'", JobError, "lists no rows"),
+        ("rows_file = 'wrong.txt'", RowsError, "wrong.txt, line 2: '9-3' is no row id"),
+        ("rows = []", RowsError, "empty list"),
+        ("rows = [3, 'a']", RowsError, "mixes numbers with text"),
+        ("rows = [[3]]", RowsError, "lists \\[3\\]"),
+        ("rows = 3", RowsError, "use a list"),
+        ("rows = 'person =='", RowsError, "is not a condition"),
+        ("rows = '0-99999999999'", RowsError, "more rows than can be named"),
+        ("rows = [3]\nmodel = 'visits'", JobError, "names no function"),
+        ("rows = [3]\nmodel = 'visits:bild'", JobError, "no function 'bild'"),
+        ("rows = [3]\nmodel = 'nowhere:build'", JobError, "no module 'nowhere'"),
+        ("rows = [3]\nmodel = 'visits:build'\nrow_dim = 'visit'", JobError, "row_dim is for stored"),
+        ("rows = [3]\nseed = -1", JobError, "seed is -1"),
+        ("rows = [3]\nrefits = ['nowhere.nc']", JobError, "no file '.*nowhere.nc'"),
+        ("rows = [3]\nreport = 'kept.nc'", JobError, "out and report are one file"),
+        ("rows = [3]\nreport = 'nowhere/report.html'", OutputError, "no folder"),
+        ("rows = [3]\nreport = 'refit-1.nc'", OutputError, "is there already"),
+        ("rows = [3]\ncertificate = 'certificate.json'", KeyFileError, "posterase keys new"),
+        ("rows = [3]\nout = 'kept.zarr'", JobError, "written as netCDF"),
+    ],
+)
+def test_what_is_wrong_is_told_before_draws_are_opened(here, monkeypatch, text, error, said):
+    monkeypatch.setattr(builders, "from_arviz", lambda *_, **__: pytest.fail("the draws were opened"))
+    (here / "empty.txt").write_text("# nothing\n")
+    (here / "wrong.txt").write_text("1\n9-3\n")
+    out = "" if "out =" in text else "out = 'kept.nc'\n"
+    (here / "job.toml").write_text(f"draws = 'fit.nc'\n{out}{text}")
+    before = {path.name for path in here.iterdir()}
+    with pytest.raises(error) as found:
+        call("erase", "job.toml")
+    assert re.search(said, str(found.value).replace("\n", " ")), found.value
+    assert {path.name for path in here.iterdir()} - {"__pycache__"} == before
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (("--rows", "person-99", "--by", "person"), EmptyRemovalError, "did you mean 'person-"),
+        (("--rows", "person-03", "--by", "persn"), RowsError, "did you mean 'person'"),
+        (("--rows", "3", "--model", "visits:broken"), JobError, "ValueError: the doses are missing"),
+        (("--rows", "3", "--model", "visits:nothing"), JobError, "returned NoneType"),
+        (("--rows", "3", "--model", "visits:build", "--preprocessing", "none"), JobError, "no bridge has read"),
+        (("--rows", "3", "--policy", "epsilon"), JobError, "no entry of a policy"),
+    ],
+)
+def test_jobs_that_mean_nothing(here, words, error, said):
+    with pytest.raises(error, match=said):
+        call("erase", "fit.nc", "--out", "kept.nc", *words)
+    assert not (here / "kept.nc").exists()
+
+
+def test_a_model_by_its_function(here):
+    words = ("--model", "visits:build", "--rows", "3", "--by", "person", "--out", "kept.nc")
+    found = json.loads(call("erase", "fit.nc", *words, "--json"))
+    assert (found["removed_rows"], found["verdict"]["accepted"]) == (4, True)
+    after = pe.Draws.load(here / "kept.nc")
+    mean, sd = exact(OTHERS)
+    assert float((after.weights * after.params["mu"]).sum()) == pytest.approx(mean, abs=5 * sd / 1000**0.5)
+
+
+def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, capsys):
+    call("keys", "new", "example.org/erasures")
+    (here / "job.toml").write_text(JOB.replace("ess = 300", "ess = 1999"))
+    assert ended(monkeypatch, "erase", "job.toml", "--json") == REFUSED == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["verdict"]["accepted"] is False
+    assert told["files"].keys() == {"report", "verdict"}
+    assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
+    assert not (here / "kept.nc").exists()
+    assert not (here / "certificate.json").exists()
+
+
+def test_all_files_are_written_or_none(here, monkeypatch):
+    def fails(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("posterase.interfaces.report.report", fails)
+    (here / "job.toml").write_text(JOB.replace('certificate = "certificate.json"\n', ""))
+    before = sorted(here.iterdir())
+    assert ended(monkeypatch, "erase", "job.toml") == STOPPED
+    assert sorted(here.iterdir()) == before
+
+
+def test_the_file_may_take_the_place_of_the_draws(here):
+    call("keys", "new", "example.org/erasures")
+    before = _sha256(here / "fit.nc")
+    files = ("--out", "fit.nc", "--certificate", "certificate.json", "--force")
+    call("erase", "fit.nc", "--rows", "12-15", *files)
+    value = json.loads((here / "certificate.json").read_bytes())
+    assert value["fingerprints"]["draws"] == {
+        "before": f"sha256:{before}",
+        "after": f"sha256:{_sha256(here / 'fit.nc')}",
+    }
+    assert "the draws before, which are still in their file" not in value["not_erased"]
+
+
+# --- assess and report, from files
+
+
+def test_assessed_and_reported_from_files(here):
+    refits = ("--refit", "refit-1.nc", "--refit", "refit-2.nc")
+    outputs = ("--out", "kept.nc", "--verdict", "verdict.json", "--report", "first.html")
+    call("erase", "fit.nc", "--rows", "12-15", *outputs, *refits)
+    assert "Against new fits" in (here / "first.html").read_text()
+    told = json.loads(
+        call("assess", "fit.nc", "--rows", "12-15", "--after", "kept.nc", *refits, "--out", "f.nc", "--json")
+    )
+    assert told["summary"].startswith("4 rows removed, 96 kept, 2 refits:")
+    means = next(each for each in told["metrics"] if each["metric"] == "error of means (sd)")
+    assert means["erased"]["value"] < 0.3
+    assert "needs the model's density" in told["left_out"]["Stein discrepancy KSD²"]
+    draws = ("--before", "fit.nc", "--after", "kept.nc", *refits)
+    call("report", "verdict.json", *draws, "--assessment", "f.nc", "--out", "again.html")
+    again = (here / "again.html").read_text()
+    first = (here / "first.html").read_text()
+    moved = re.search(r"<h2>What moved</h2>.*?</section>", first, re.DOTALL)[0]
+    assert moved in again
+    assert "<h2>Against new fits</h2>" in again
+    call("report", "verdict.json", "--out", "bare.html")
+    assert "What moved is not shown" in (here / "bare.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "said"),
+    [
+        (("report", "fit.nc", "--out", "a.html"), InputFileError, "is no verdict"),
+        (("report", "values.json", "--out", "a.html"), InputFileError, "is no verdict"),
+        (("report", "half.json", "--out", "a.html"), InputFileError, "is no verdict"),
+        (("report", "nowhere.json", "--out", "a.html"), InputFileError, "cannot be read"),
+        (("report", "values.json", "--out", "a.html", "--before", "fit.nc"), InputFileError, "before and after"),
+        (("report", "half.json", "--out", "a.html", "--assessment", "fit.nc"), InputFileError, "no assessment"),
+        (("report", "half.json", "--out", "fit.nc"), OutputError, "is there already"),
+        (("assess", "fit.nc", "--rows", "3"), InputFileError, "which draws to assess"),
+        (("assess", "fit.nc", "--rows", "3", "--after", "kept.nc"), InputFileError, "there is no file"),
+    ],
+)
+def test_reports_and_assessments_of_nothing(here, words, error, said):
+    (here / "values.json").write_text("[1]")
+    half = {"verdict": {}, "rungs": [], "policy": {}, "removed_rows": 1, "kept_rows": 2}
+    (here / "half.json").write_text(json.dumps(half))
+    with pytest.raises(error, match=said):
+        call(*words)
+    assert not (here / "a.html").exists()
+
+
+# --- what is said
+
+
+def test_quiet_says_nothing_and_json_says_one_thing(here, monkeypatch, capsys):
+    job = ("erase", "fit.nc", "--rows", "12-15", "--out", "kept.nc", "--force")
+    assert ended(monkeypatch, *job, "--quiet") == 0
+    assert capsys.readouterr() == ("", "")
+    assert ended(monkeypatch, *job, "--json", "--quiet") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["verdict"]["rung"] == "Reweight"
+    assert said.err == ""
+    assert ended(monkeypatch, *job[:-1], "--quiet") == ERROR
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "is there already" in said.err
+    assert ended(monkeypatch, *job[:-1], "--json") == ERROR
+    said = capsys.readouterr()
+    assert json.loads(said.out)["error"]["kind"] == "OutputError"
+    assert "is there already" in said.err
+    assert ended(monkeypatch, "erase", "fit.nc", "--json", "--rosw", "3") == ERROR
+
+
+def test_colours_are_for_terminals(here, monkeypatch, capsys):
+    for variable in ("FORCE_COLOR", "NO_COLOR"):
+        monkeypatch.delenv(variable, raising=False)
+    assert ended(monkeypatch, "data", "check") == 0
+    assert "\x1b" not in capsys.readouterr().out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert ended(monkeypatch, "data", "check") == 0
+    assert "\x1b" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_in_one_line(here, monkeypatch, capsys):
+    (here / "slow.py").write_text("import os, signal\ndef build(draws):\n    os.kill(os.getpid(), signal.SIGINT)\n")
+    before = sorted(here.iterdir())
+    job = ("erase", "fit.nc", "--rows", "3", "--model", "slow:build", "--out", "kept.nc", "--report", "report.html")
+    assert ended(monkeypatch, *job) == STOPPED == 130
+    said = capsys.readouterr()
+    assert said.err.strip() == "Stopped. What was not finished was not written."
+    assert [path for path in sorted(here.iterdir()) if path.name != "__pycache__"] == before
+
+
+def test_shells_complete_commands(monkeypatch, capsys):
+    monkeypatch.setattr("shellingham.detect_shell", lambda: ("bash", "/bin/bash"))
+    assert ended(monkeypatch, "--show-completion") == 0
+    script = capsys.readouterr().out
+    assert "_POSTERASE_COMPLETE=complete_bash" in script
+    assert "complete -o default -F _posterase_completion posterase" in script
+    monkeypatch.setenv("_POSTERASE_COMPLETE", "complete_bash")
+    for words, found in (("posterase ass", "assess"), ("posterase requests list --state pen", "pending")):
+        monkeypatch.setenv("COMP_WORDS", words)
+        monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+        assert ended(monkeypatch) == 0
+        assert found in capsys.readouterr().out.split()
+
+
+def test_row_ids_as_people_write_them():
+    assert ids("3, 17 40-42") == [3, 17, 40, 41, 42]
+    assert ids("floor > 0") == "floor > 0"

@@ -1,0 +1,609 @@
+"""The service: nobody without a token, OpenDSR's shape, limits, workers that die; on a real server."""
+
+import base64
+import datetime as dt
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import uuid
+
+import pytest
+import sqlalchemy as sa
+
+from posterase.errors import LedgerError, NotFoundError, RequestError, WrongStateError
+from posterase.interfaces.service import api, pages
+from posterase.interfaces.service.limits import MOST, Rates
+from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
+from posterase.interfaces.service.settings import Settings
+from posterase.record import schema
+from posterase.record.keyring import promote_staged, rotated, stage_signer
+from posterase.record.notes import PublicKey
+from posterase.record.orders import newest_order, open_orders, order, place_order
+from posterase.record.overview import counts, late, standings
+from posterase.record.record import Record
+from posterase.record.tokens import make_token, revoke_token, token_of, tokens
+from tests.services import NAME, client, new_record, serving, until, working
+from tests.small_erasures import read_draws
+
+ROLES = ("submit", "operate", "audit")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("service")
+
+
+@pytest.fixture(scope="module")
+def url(folder):
+    return f"sqlite:///{folder}/record.db"
+
+
+@pytest.fixture(scope="module")
+def record(folder, url):
+    opened = new_record(folder, url, subjects=300)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def secrets(record):
+    """A token of each role."""
+    return {role: make_token(record, f"the {role} desk", [role])[1] for role in ROLES}
+
+
+@pytest.fixture(scope="module")
+def address(url, folder, record):
+    with serving(url, folder, Settings(rate=10_000, burst=10_000, strangers_rate=10_000, strangers_burst=10_000)) as at:
+        yield at
+
+
+@pytest.fixture(scope="module")
+def callers(address, secrets):
+    """Somebody of each role."""
+    made = {role: client(address, secret) for role, secret in secrets.items()}
+    yield made
+    for each in made.values():
+        each.close()
+
+
+def submission(subject="s1", **changes):
+    return {
+        "regulation": "gdpr",
+        "subject_request_id": str(uuid.uuid4()),
+        "subject_request_type": "erasure",
+        "submitted_time": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "subject_identities": [{"identity_type": "controller_customer_id", "identity_value": subject}],
+        "property_id": "visits",
+    } | changes
+
+
+# --- tokens
+
+
+def test_a_token_is_known_by_its_hash_only(record, folder):
+    made, secret = make_token(record, "a desk", ["submit", "audit"])
+    assert token_of(record, secret) == made
+    assert made.roles == ("submit", "audit")
+    assert token_of(record, secret[:-1] + ("A" if secret[-1] != "A" else "B")) is None
+    assert token_of(record, secret + "A") is None
+    held = b"".join(path.read_bytes() for path in folder.glob("record.db*"))
+    assert secret.rpartition("_")[2].encode() not in held
+    assert made.id.encode() in held
+
+
+def test_a_token_ends(record):
+    gone, secret = make_token(record, "somebody", ["audit"])
+    revoke_token(record, gone.id)
+    assert token_of(record, secret) is None
+    with pytest.raises(WrongStateError, match="was revoked"):
+        revoke_token(record, gone.id)
+    with pytest.raises(NotFoundError):
+        revoke_token(record, "0" * 16)
+    short, secret = make_token(record, "somebody", ["audit"], dt.timedelta(hours=1))
+    assert token_of(record, secret) == short
+    later = Record(record.database, record.keys, "later", lambda: record.clock() + dt.timedelta(hours=1))
+    assert token_of(later, secret) is None
+    assert [each.id for each in tokens(record)][-1] in (gone.id, short.id)
+
+
+@pytest.mark.parametrize(
+    ("name", "roles", "said"),
+    [
+        ("", ["audit"], "cannot name"),
+        ("a\nb", ["audit"], "cannot name"),
+        ("x" * 65, ["audit"], "cannot name"),
+        ("a", ["god"], "no role 'god'"),
+        ("a", [], "no role"),
+    ],
+)
+def test_a_token_has_a_name_and_a_role(record, name, roles, said):
+    with pytest.raises(RequestError, match=said):
+        make_token(record, name, roles)
+
+
+def test_a_token_that_somebody_put_there_is_found(tmp_path):
+    record = new_record(tmp_path, f"sqlite:///{tmp_path}/record.db")
+    made, _ = make_token(record, "a desk", ["submit"])
+    record.verify()
+    for change in (
+        schema.tokens.update().where(schema.tokens.c.id == made.id).values(roles="operate"),
+        schema.tokens.delete(),
+        schema.tokens.insert().values(id="0" * 16, name="x", roles="operate", hash="sha256:0", made_at="2026"),
+    ):
+        with pytest.raises(LedgerError, match="token"), record.database.writing() as connection:  # noqa: PT012
+            connection.execute(change)
+            from posterase.record.replay import check_tables
+
+            check_tables(connection)  # and the change is undone
+    record.verify()
+    record.close()
+
+
+# --- who may what
+
+
+def test_everything_is_refused_without_a_token(address):
+    routes = [*api.router.routes, *pages.router.routes]
+    paths = {(method, route.path) for route in routes for method in route.methods} | {("GET", "/openapi.json")}
+    assert len(paths) > 30
+    with client(address) as nobody:
+        for method, path in sorted(paths):
+            if path in ("/sign-in", "/favicon.ico"):
+                continue
+            answer = nobody.request(method, re.sub(r"\{\w+\}", "7c9e6679", path))
+            if method in ("GET", "HEAD") and (path == "/" or path.startswith("/dashboard")):
+                assert (answer.status_code, answer.headers["location"].split("?")[0]) == (303, "/sign-in"), path
+            else:
+                assert answer.status_code == 401, (method, path)
+        assert nobody.get("/no-such-thing").status_code == 401
+        assert nobody.get("/sign-in").status_code == 200
+        assert nobody.get("/static/style.css").status_code == 200
+        for wrong in ("Bearer", "Bearer x", "Basic eDp5", f"Bearer posterase_{'0' * 16}_{'A' * 43}"):
+            assert nobody.get("/health", headers={"Authorization": wrong}).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "roles"),
+    [
+        ("GET", "/health", ROLES),
+        ("GET", "/openapi.json", ROLES),
+        ("GET", "/requests", ("operate", "audit")),
+        ("GET", "/projects", ("operate", "audit")),
+        ("GET", "/ledger", ("operate", "audit")),
+        ("GET", "/ledger/checkpoint", ("operate", "audit")),
+        ("POST", "/ledger/verification", ("operate", "audit")),
+        ("GET", "/runs/1", ("operate", "audit")),
+        ("POST", "/requests", ("submit", "operate")),
+        ("DELETE", f"/requests/{uuid.uuid4()}", ("submit", "operate")),
+        ("POST", f"/requests/{uuid.uuid4()}/extension", ("operate",)),
+        ("POST", "/projects/visits/runs", ("operate",)),
+    ],
+)
+def test_a_role_allows_what_it_says(callers, method, path, roles):
+    for role, caller in callers.items():
+        refused = caller.request(method, path, json={} if method == "POST" else None).status_code == 403
+        assert refused == (role not in roles), role
+
+
+def test_answers_make_browsers_careful(address, callers):
+    with client(address) as nobody:
+        for answer in (nobody.get("/sign-in"), callers["audit"].get("/health"), nobody.get("/health")):
+            assert "default-src 'none'" in answer.headers["content-security-policy"]
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cache-control"] == "no-store"
+            assert "server" not in answer.headers or "uvicorn" in answer.headers["server"]
+            assert "strict-transport-security" not in answer.headers
+
+
+# --- requests in OpenDSR's shape
+
+
+def test_a_request_is_received_once_and_its_receipt_can_be_proved(callers):
+    asked = submission("s2")
+    first = callers["submit"].post("/requests", json=asked)
+    assert first.status_code == 201
+    told = first.json()
+    assert told["subject_request_id"] == asked["subject_request_id"]
+    assert json.loads(base64.b64decode(told["encoded_request"])) == asked
+    key = PublicKey.parse(callers["submit"].get("/public-key").text)
+    signature = base64.b64decode(first.headers["x-opendsr-signature"])
+    assert first.headers["x-opendsr-processor-domain"] == NAME
+    assert key.verifies(first.content, signature)
+    assert not key.verifies(first.content + b" ", signature)
+    again = callers["submit"].post("/requests", json=asked)
+    assert (again.status_code, again.json()) == (200, told)
+    other = callers["submit"].post("/requests", json=asked | {"regulation": "ccpa"})
+    assert other.status_code == 409
+    status = callers["submit"].get(f"/requests/{asked['subject_request_id']}").json()
+    assert (status["request_status"], status["results_url"], status["late"]) == ("pending", None, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "said"),
+    [
+        ({"property_id": "nothing"}, 404, "no project"),
+        ({"subject_request_id": "7"}, 400, "UUID"),
+        ({"submitted_time": "yesterday"}, 400, "RFC 3339"),
+        ({"submitted_time": "2999-01-01T00:00:00Z"}, 400, "future"),
+        ({"subject_request_type": "access"}, 400, "subject_request_type"),
+        ({"regulation": "law"}, 400, "regulation"),
+        ({"regulation": "other"}, 400, "term"),
+        ({"subject_identities": []}, 400, "subject_identities"),
+        ({"subject_identities": [{"identity_type": "email", "identity_value": "a@example.org"}]}, 400, "identity_type"),
+        ({"status_callback_urls": ["https://example.org"]}, 400, "status_callback_urls"),
+        (
+            {"subject_identities": [{"identity_type": "controller_customer_id", "identity_value": "a\0"}]},
+            400,
+            "subject",
+        ),
+    ],
+)
+def test_a_wrong_request_is_told_what_is_wrong(callers, changes, code, said):
+    answer = callers["submit"].post("/requests", json=submission(**changes))
+    assert answer.status_code == code
+    error = answer.json()["error"]
+    assert error["code"] == code
+    assert said in error["message"] + error["errors"][0]["message"]
+    assert "a@example.org" not in answer.text
+
+
+def test_a_request_is_cancelled_or_extended(callers):
+    asked = submission("s3")
+    path = f"/requests/{asked['subject_request_id']}"
+    callers["submit"].post("/requests", json=asked)
+    longer = callers["operate"].post(f"{path}/extension", json={"reason": "many at once"}).json()
+    assert longer["expected_completion_time"] > callers["submit"].post("/requests", json=asked).json()["received_time"]
+    assert callers["operate"].post(f"{path}/extension", json={"reason": "again"}).status_code == 409
+    assert callers["submit"].delete(path, params={"reason": "about s3"}).status_code == 400
+    gone = callers["submit"].delete(path)
+    assert gone.status_code == 202
+    assert callers["submit"].get(path).json()["request_status"] == "cancelled"
+    assert callers["submit"].get(f"{path}/certificate").status_code == 409
+    assert callers["submit"].get(f"/requests/{uuid.uuid4()}").status_code == 404
+
+
+def test_pages_of_requests_follow_each_other(callers, record):
+    for number in range(25):
+        record.add("visits", f"s{number + 30}", "ccpa")
+    seen, after = [], None
+    while True:
+        page = callers["audit"].get("/requests", params={"limit": 10} | ({"after": after} if after else {})).json()
+        seen += [each["subject_request_id"] for each in page["requests"]]
+        after = page["next"]
+        if after is None:
+            break
+    assert len(seen) == len(set(seen)) == sum(counts(record).get(state, 0) for state in ("pending", "in_progress"))
+    assert seen == [each.subject_request_id for each in record.find(limit=1000)]
+    assert callers["audit"].get("/requests", params={"state": "nothing"}).status_code == 400
+    assert callers["audit"].get("/requests", params={"limit": 0}).status_code == 400
+
+
+def test_the_ledger_is_handed_out_and_verified(callers, folder, record):
+    from posterase.record.ledger import verify
+
+    lines = callers["audit"].get("/ledger").content.splitlines(keepends=True)
+    note = callers["audit"].get("/ledger/checkpoint").text
+    assert verify(lines, [record.keys.public], checkpoints=[note]).size > 30
+    told = callers["audit"].post("/ledger/verification").json()
+    assert told["whole"] is True
+    with record.database.writing() as connection:
+        connection.execute(schema.requests.update().where(schema.requests.c.state == "pending").values(rows=7))
+    try:
+        told = callers["audit"].post("/ledger/verification").json()
+        assert told["whole"] is False
+        assert "rows" in told["said"]
+    finally:
+        with record.database.writing() as connection:
+            connection.execute(schema.requests.update().where(schema.requests.c.state == "pending").values(rows=None))
+
+
+# --- limits
+
+
+def test_a_bucket_fills_over_time():
+    time = [0.0]
+    rates = Rates(rate=2.0, burst=3, clock=lambda: time[0])
+    assert [rates.wait("a") for _ in range(4)] == [0.0, 0.0, 0.0, 0.5]
+    assert rates.wait("b") == 0.0
+    time[0] += 0.5
+    assert rates.wait("a") == 0.0
+    assert rates.wait("a") == pytest.approx(0.5)
+    time[0] += 1000
+    assert [bool(rates.wait("a")) for _ in range(4)] == [False, False, False, True]
+    for number in range(MOST + 5):
+        rates.wait(str(number))
+    assert len(rates._left) == MOST
+
+
+def test_who_asks_too_often_is_told_when_to_come_back(url, folder, secrets):
+    strict = Settings(rate=0.5, burst=3, strangers_rate=0.5, strangers_burst=2)
+    with (
+        serving(url, folder, strict) as at,
+        client(at, secrets["audit"]) as caller,
+        client(at, secrets["submit"]) as other,
+        client(at) as nobody,
+    ):
+        assert [caller.get("/discovery").status_code for _ in range(4)] == [200, 200, 200, 429]
+        assert int(caller.get("/discovery").headers["retry-after"]) >= 1
+        assert other.get("/discovery").status_code == 200
+        assert [nobody.get("/discovery").status_code for _ in range(3)] == [401, 401, 429]
+        signs = [nobody.post("/sign-in", data={"token": "x", "next": ""}).status_code for _ in range(3)]
+        assert signs == [401, 401, 429]
+        assert other.get("/discovery").status_code == 200  # strangers at the same address do not lock others out
+
+
+def test_a_body_is_small_and_comes_soon(url, folder, secrets):
+    with serving(url, folder, Settings(largest=1000, patience_s=0.3)) as at, client(at, secrets["submit"]) as caller:
+        assert caller.post("/requests", content=b"x" * 1001).status_code == 413
+        assert caller.post("/requests", content=iter([b"x" * 600, b"x" * 600])).status_code == 413
+        assert caller.post("/requests", content=b"x" * 1000).status_code == 400
+        host, port = at.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as line:
+            line.sendall(
+                f"POST /requests HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {secrets['submit']}\r\n"
+                "Content-Length: 10\r\n\r\nabc".encode()
+            )
+            assert b" 408 " in line.recv(1000)
+
+
+# --- sessions
+
+
+def test_a_session_is_ours_and_ends(record):
+    session = new_session(record.keys, "0" * 16, 100)
+    assert session_of(record.keys, session.written) == session
+    changed = session.written.replace("0" * 16, "1" * 16, 1)
+    assert session_of(record.keys, changed) is None
+    assert session_of(record.keys, new_session(record.keys, "0" * 16, -1).written) is None
+    assert session_of(record.keys, "nonsense") is None
+    other = new_session(record.keys, "0" * 16, 100)
+    assert csrf_of(record.keys, session) != csrf_of(record.keys, other)
+
+
+@pytest.fixture
+def signed_in(address, secrets):
+    """Somebody at the dashboard, who operates."""
+    with client(address) as person:
+        answer = person.post("/sign-in", data={"token": secrets["operate"], "next": "/dashboard/projects"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/dashboard/projects")
+        cookie = answer.headers["set-cookie"].lower()
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
+        yield person
+
+
+def csrf(person, path="/dashboard"):
+    return re.search(r'name="csrf" value="(\w+)"', person.get(path).text)[1]
+
+
+def test_forms_of_other_sites_do_nothing(signed_in, record):
+    asked = record.add("visits", "s4", "gdpr").request
+    path = f"/dashboard/requests/{asked.subject_request_id}/cancel"
+    token = csrf(signed_in)
+    for data, headers in (
+        ({"reason": "x"}, {}),
+        ({"reason": "x", "csrf": "0" * 64}, {}),
+        ({"reason": "x", "csrf": token}, {"Origin": "https://example.org"}),
+        ({"reason": "x", "csrf": token}, {"Sec-Fetch-Site": "cross-site"}),
+    ):
+        assert signed_in.post(path, data=data, headers=headers).status_code == 403
+    assert record.get(asked.subject_request_id).state == "pending"
+    assert signed_in.post(path, data={"reason": "x", "csrf": token}).status_code == 303
+    assert record.get(asked.subject_request_id).state == "cancelled"
+    assert record.history(asked.subject_request_id)[-1].actor == "the operate desk"
+
+
+def test_a_cookie_opens_no_api_and_a_token_no_pages(signed_in, callers):
+    assert signed_in.get("/health").status_code == 401
+    assert callers["operate"].get("/dashboard").status_code == 303
+    cookie = signed_in.cookies["posterase"]
+    assert signed_in.post("/dashboard/sign-out", data={"csrf": csrf(signed_in)}).status_code == 303
+    assert "posterase" not in signed_in.cookies
+    assert cookie
+
+
+@pytest.mark.parametrize("path", ["https://example.org", "//example.org", "/dashboard//example.org:x@", "/static/x"])
+def test_signing_in_leads_nowhere_else(address, secrets, path):
+    with client(address) as person:
+        answer = person.post("/sign-in", data={"token": secrets["audit"], "next": path})
+        assert answer.headers["location"] == "/dashboard"
+
+
+def test_a_revoked_token_ends_its_sessions(address, record):
+    made, secret = make_token(record, "for a while", ["audit"])
+    with client(address) as person:
+        person.post("/sign-in", data={"token": secret, "next": ""})
+        assert person.get("/dashboard").status_code == 200
+        revoke_token(record, made.id)
+        assert person.get("/dashboard").status_code == 303
+
+
+def test_a_form_sent_twice_is_one_request(signed_in, record):
+    page = signed_in.get("/dashboard/submit").text
+    form = {name: re.search(rf'name="{name}" value="([^"]+)"', page)[1] for name in ("csrf", "identity")}
+    form |= {"project": "visits", "subject": "s5", "regulation": "gdpr", "received": "", "due": ""}
+    answers = [signed_in.post("/dashboard/submit", data=form) for _ in range(2)]
+    assert {answer.status_code for answer in answers} == {303}
+    assert answers[0].headers["location"] == answers[1].headers["location"]
+    assert signed_in.post("/dashboard/submit", data=form | {"subject": "s6"}).status_code == 409
+    wrong = signed_in.post("/dashboard/submit", data=form | {"identity": str(uuid.uuid4()), "project": "<b>"})
+    assert wrong.status_code == 400
+    assert "&lt;b&gt;" in wrong.text
+    assert "<b>" not in wrong.text
+
+
+def test_https_cookies_travel_by_nothing_else(url, folder, secrets):
+    with serving(url, folder, Settings(https=True)) as at, client(at) as person:
+        answer = person.post("/sign-in", data={"token": secrets["audit"], "next": ""})
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-posterase=")
+        assert "; Secure" in cookie
+        assert "Path=/" in cookie
+        assert "max-age" in answer.headers["strict-transport-security"]
+
+
+# --- keys and databases that change meanwhile
+
+
+def test_keys_may_be_changed_while_it_serves(tmp_path):
+    url = f"sqlite:///{tmp_path}/record.db"
+    record = new_record(tmp_path, url)
+    _, secret = make_token(record, "desk", ["operate"])
+    with serving(url, tmp_path) as at, client(at, secret) as caller:
+        assert caller.post("/requests", json=submission()).status_code == 201
+        new = rotated(record.keys)
+        stage_signer(tmp_path / "keys", new.signer)
+        record.rotate(new.signer)
+        promote_staged(tmp_path / "keys")
+        assert caller.post("/requests", json=submission()).status_code == 201
+        assert caller.post("/ledger/verification").json()["whole"] is True
+    record.close()
+
+
+def test_a_database_that_is_away_is_told(tmp_path):
+    url = f"sqlite:///{tmp_path}/record.db"
+    record = new_record(tmp_path, url)
+    _, secret = make_token(record, "desk", ["operate"])
+    record.close()
+    with serving(url, tmp_path) as at, client(at, secret) as caller:
+        (tmp_path / "record.db").rename(tmp_path / "gone.db")
+        (tmp_path / "record.db").write_bytes(b"not a database at all")
+        answers = [caller.get("/requests").status_code for _ in range(20)]
+    assert set(answers) <= {200, 503}
+
+
+# --- workers
+
+
+@pytest.fixture
+def small(tmp_path):
+    """A record of its own."""
+    url = f"sqlite:///{tmp_path}/record.db"
+    record = new_record(tmp_path, url)
+    yield record, url, tmp_path
+    record.close()
+
+
+def test_an_order_is_run_by_another_process(small):
+    record, url, folder = small
+    asked = record.add("visits", "s1", "gdpr").request
+    first = place_order(record, "visits")
+    assert place_order(record, "visits") == first
+    assert open_orders(record) == [first]
+    with working(url, folder):
+        until(lambda: order(record, first.id).ended_at)
+    done = order(record, first.id)
+    assert (done.failed, done.said) == (False, "1 request: 1 completed")
+    assert record.get(asked.subject_request_id).state == "completed"
+    assert record.history(asked.subject_request_id)[-1].actor == "a test"
+    assert sorted(read_draws(folder / "visits")["erased"]) == [3, 4, 5]
+    assert newest_order(record, "visits") == done
+    assert [each.runs for each in standings(record)] == [1]
+    with pytest.raises(NotFoundError):
+        place_order(record, "nothing")
+
+
+def test_an_order_that_cannot_be_done_says_why(small):
+    record, url, folder = small
+    asked = record.add("visits", "s1", "gdpr").request
+    (folder / "visits" / "draws.nc").unlink()
+    placed = place_order(record, "visits")
+    with working(url, folder):
+        until(lambda: order(record, placed.id).ended_at)
+    done = order(record, placed.id)
+    assert done.failed
+    assert "there is no file" in done.said
+    assert record.get(asked.subject_request_id).state == "pending"
+
+
+def test_a_worker_that_is_asked_to_end_finishes(small):
+    record, url, folder = small
+    asked = record.add("visits", "s1", "gdpr").request
+    placed = place_order(record, "visits")
+    with working(url, folder, delay=1.5, grace=20) as process:
+        until(lambda: record.get(asked.subject_request_id).state == "in_progress")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert record.get(asked.subject_request_id).state == "completed"
+    assert order(record, placed.id).ended_at
+
+
+def test_a_worker_without_grace_hands_back(small):
+    record, url, folder = small
+    asked = record.add("visits", "s1", "gdpr").request
+    placed = place_order(record, "visits")
+    with working(url, folder, delay=60, grace=0.1) as process:
+        until(lambda: record.get(asked.subject_request_id).state == "in_progress")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    assert record.get(asked.subject_request_id).state == "pending"
+    assert record.history(asked.subject_request_id)[-1].kind == "request.released"
+    assert order(record, placed.id).ended_at is None  # and the next worker takes it
+    with working(url, folder):
+        until(lambda: order(record, placed.id).ended_at)
+    assert record.get(asked.subject_request_id).state == "completed"
+
+
+def test_a_worker_that_is_killed_loses_nothing(small):
+    record, url, folder = small
+    asked = record.add("visits", "s1", "gdpr").request
+    placed = place_order(record, "visits")
+    with working(url, folder, delay=60) as process:
+        until(lambda: record.get(asked.subject_request_id).state == "in_progress")
+        process.kill()
+    with working(url, folder):
+        until(lambda: order(record, placed.id).ended_at)
+    assert record.get(asked.subject_request_id).state == "completed"
+    assert sorted(read_draws(folder / "visits")["erased"]) == [3, 4, 5]
+
+
+def test_a_worker_outlives_its_server_until_its_run_is_done(small):
+    record, url, folder = small
+    asked = record.add("visits", "s1", "gdpr").request
+    place_order(record, "visits")
+    other = subprocess.Popen(["sleep", "60"])  # it is not the worker's parent any more: another process has its place
+    with working(url, folder, parent=other.pid) as process:
+        assert process.wait(20) == 0
+    other.kill()
+    other.wait()
+    assert record.get(asked.subject_request_id).state == "pending"
+    with working(url, folder, delay=0.5, parent=os.getpid()):
+        until(lambda: record.get(asked.subject_request_id).state == "completed")
+
+
+def test_what_is_late_is_counted(small):
+    record, _, _ = small
+    record.add("visits", "s1", "gdpr", received_at="2026-01-01T00:00:00Z")
+    record.add("visits", "s2", "gdpr")
+    assert (late(record), late(record, "visits"), late(record, "other")) == (1, 1, 0)
+    assert counts(record) == {"pending": 2}
+
+
+# --- the document
+
+
+def test_the_document_says_what_is_answered(callers):
+    document = callers["submit"].get("/openapi.json").json()
+    assert {"/requests", "/requests/{identity}", "/requests/{identity}/certificate", "/health"} <= document[
+        "paths"
+    ].keys()
+    assert not any(path.startswith("/dashboard") for path in document["paths"])
+    for path in document["paths"].values():
+        for operation in path.values():
+            assert "422" not in operation["responses"]
+            assert operation["security"] == [{"HTTPBearer": []}]
+
+
+def test_a_request_may_be_read_while_others_write(tmp_path):
+    """With SQLite, where a writer keeps all other writers out."""
+    url = f"sqlite:///{tmp_path}/record.db"
+    record = new_record(tmp_path, url)
+    asked = record.add("visits", "s1", "gdpr").request
+    _, secret = make_token(record, "desk", ["operate"])
+    with serving(url, tmp_path) as at, client(at, secret) as caller, record.database.writing() as connection:
+        connection.execute(sa.text("SELECT 1"))
+        assert caller.get(f"/requests/{asked.subject_request_id}").status_code == 200
+    record.close()
