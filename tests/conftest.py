@@ -12,6 +12,9 @@ from jaxtyping import install_import_hook
 with install_import_hook("posterase", "beartype.beartype"):
     import posterase
 
+    for name in dir(posterase):
+        getattr(posterase, name)
+
 import jax
 import pytest
 

@@ -60,7 +60,7 @@ def client(address: str, secret: str | None = None) -> httpx.Client:
 WORKER = """
 import sys
 from pathlib import Path
-from posterase.interfaces.service.worker import Worker
+from posterase.interfaces.worker import Worker
 from tests.small_erasures import opener
 url, folder, delay, grace, parent = sys.argv[1:]
 print("ready", flush=True)

@@ -12,7 +12,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
-from posterase import files
+from posterase import trees
 from posterase.interfaces.cli import app, main
 from posterase.interfaces.status import ERROR, REFUSED, STOPPED
 from tests.oracles import LinearRegression
@@ -223,7 +223,7 @@ class InferenceData:
 def test_a_piece_at_a_time_is_the_same(beta, tmp_path, monkeypatch):
     whole = pe.from_arviz(tree_of(beta))
     weights = pe.Reweight()(0, *whole, whole[0].removal(REMOVED)).draws.log_weights
-    monkeypatch.setattr(files, "PIECE_ELEMENTS", 1000)
+    monkeypatch.setattr(trees, "PIECE_ELEMENTS", 1000)
     model, draws = pe.from_arviz(tree_of(beta))
     result = pe.erase(model, draws, rows=REMOVED)
     np.testing.assert_array_equal(result.draws.log_weights, weights)

@@ -181,6 +181,21 @@ def test_the_record_of_the_last_full_run(request):
     assert re.fullmatch(r"(?!0{40})[0-9a-f]{40}", record["commit"])  # not looked up: a clone may be shallow
 
 
+def test_names_are_where_they_are_said_to_be():
+    """What type checkers read is what is imported."""
+    said = re.findall(r"(?m)^    from posterase\.([\w.]+) import (\w+) as \w+$", Path(pe.__file__).read_text())
+    assert sorted(said) == sorted((home, name) for home, names in pe.HOMES.items() for name in names.split())
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = pe.nothing
+
+
+def test_nothing_heavy_is_imported_before_it_is_used():
+    heavy = "jax", "equinox", "scipy", "xarray", "pandas", "sqlalchemy", "fastapi"
+    code = f"import posterase, posterase.interfaces.cli, sys; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_public_names():
     """What DESIGN promises under `pe.`; a change here is a change of the interface."""
     expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "erase", "Policy", "Verdict", "CG", "Cholesky"}

@@ -2,62 +2,122 @@
 
 Somebody asks for their rows to be deleted; the model was fitted by MCMC; posterase turns draws of p(θ | S) into draws
 of p(θ | S − S′), and says how far to trust them.
+
+Nothing heavy is imported before it is used: `import posterase` alone does not import jax.
 """
 
-from posterase import assess as assess
-from posterase.bridges.arviz import from_arviz as from_arviz
-from posterase.bridges.blackjax import from_blackjax as from_blackjax
-from posterase.bridges.modules import from_equinox as from_equinox
-from posterase.bridges.modules import from_flax as from_flax
-from posterase.bridges.numpyro import from_numpyro as from_numpyro
-from posterase.bridges.pymc import from_pymc as from_pymc
-from posterase.bridges.stan import from_stan as from_stan
-from posterase.draws import Draws as Draws
-from posterase.erase import Erasure as Erasure
-from posterase.erase import erase as erase
-from posterase.erasers.continuation import Continue as Continue
-from posterase.erasers.eraser import Erased as Erased
-from posterase.erasers.eraser import Eraser as Eraser
-from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
-from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
-from posterase.erasers.refit import Refit as Refit
-from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
-from posterase.erasers.reweight import Reweight as Reweight
-from posterase.erasers.rewind import Rewind as Rewind
-from posterase.erasers.transport import Transport as Transport
-from posterase.erasers.unfinished import ContinueUnfinished as ContinueUnfinished
-from posterase.matching import match as match
-from posterase.model import MaskedModel as MaskedModel
-from posterase.model import Model as Model
-from posterase.model import Removal as Removal
-from posterase.model import Split as Split
-from posterase.model import split as split
-from posterase.numerics.moves import HMC as HMC
-from posterase.numerics.moves import MALA as MALA
-from posterase.numerics.moves import NUTS as NUTS
-from posterase.numerics.solvers import CG as CG
-from posterase.numerics.solvers import Cholesky as Cholesky
-from posterase.numerics.solvers import Neumann as Neumann
-from posterase.policy import Policy as Policy
-from posterase.policy import Verdict as Verdict
-from posterase.sampling.laplace import LaplaceSampler as LaplaceSampler
-from posterase.sampling.nuts import nuts as nuts
-from posterase.sampling.resume import load_state as load_state
-from posterase.sampling.resume import save_state as save_state
-from posterase.sampling.sample import sample as sample
-from posterase.sampling.sample import start as start
-from posterase.sampling.sampler import NoiseFree as NoiseFree
-from posterase.sampling.schedules import Constant as Constant
-from posterase.sampling.schedules import Polynomial as Polynomial
-from posterase.sampling.sghmc import SGHMC as SGHMC
-from posterase.sampling.sgld import SGLD as SGLD
-from posterase.transforms import Transform as Transform
-from posterase.transforms import greater_than as greater_than
-from posterase.transforms import interval as interval
-from posterase.transforms import less_than as less_than
-from posterase.transforms import ordered as ordered
-from posterase.transforms import positive as positive
-from posterase.transforms import real as real
-from posterase.transforms import simplex as simplex
-from posterase.transforms import unit_interval as unit_interval
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from posterase.version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from posterase import assess as assess
+    from posterase.bridges.arviz import from_arviz as from_arviz
+    from posterase.bridges.blackjax import from_blackjax as from_blackjax
+    from posterase.bridges.modules import from_equinox as from_equinox
+    from posterase.bridges.modules import from_flax as from_flax
+    from posterase.bridges.numpyro import from_numpyro as from_numpyro
+    from posterase.bridges.pymc import from_pymc as from_pymc
+    from posterase.bridges.stan import from_stan as from_stan
+    from posterase.draws import Draws as Draws
+    from posterase.erasers.continuation import Continue as Continue
+    from posterase.erasers.eraser import Erased as Erased
+    from posterase.erasers.eraser import Eraser as Eraser
+    from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
+    from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
+    from posterase.erasers.refit import Refit as Refit
+    from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
+    from posterase.erasers.reweight import Reweight as Reweight
+    from posterase.erasers.rewind import Rewind as Rewind
+    from posterase.erasers.transport import Transport as Transport
+    from posterase.erasers.unfinished import ContinueUnfinished as ContinueUnfinished
+    from posterase.erasure import Erasure as Erasure
+    from posterase.erasure import erase as erase
+    from posterase.matching import match as match
+    from posterase.model import MaskedModel as MaskedModel
+    from posterase.model import Model as Model
+    from posterase.model import Removal as Removal
+    from posterase.model import Split as Split
+    from posterase.model import split as split
+    from posterase.numerics.moves import HMC as HMC
+    from posterase.numerics.moves import MALA as MALA
+    from posterase.numerics.moves import NUTS as NUTS
+    from posterase.numerics.solvers import CG as CG
+    from posterase.numerics.solvers import Cholesky as Cholesky
+    from posterase.numerics.solvers import Neumann as Neumann
+    from posterase.policy import Policy as Policy
+    from posterase.policy import Verdict as Verdict
+    from posterase.sampling.laplace import LaplaceSampler as LaplaceSampler
+    from posterase.sampling.nuts import nuts as nuts
+    from posterase.sampling.resume import load_state as load_state
+    from posterase.sampling.resume import save_state as save_state
+    from posterase.sampling.sample import sample as sample
+    from posterase.sampling.sample import start as start
+    from posterase.sampling.sampler import NoiseFree as NoiseFree
+    from posterase.sampling.schedules import Constant as Constant
+    from posterase.sampling.schedules import Polynomial as Polynomial
+    from posterase.sampling.sghmc import SGHMC as SGHMC
+    from posterase.sampling.sgld import SGLD as SGLD
+    from posterase.transforms import Transform as Transform
+    from posterase.transforms import greater_than as greater_than
+    from posterase.transforms import interval as interval
+    from posterase.transforms import less_than as less_than
+    from posterase.transforms import ordered as ordered
+    from posterase.transforms import positive as positive
+    from posterase.transforms import real as real
+    from posterase.transforms import simplex as simplex
+    from posterase.transforms import unit_interval as unit_interval
+
+HOMES = {
+    "bridges.arviz": "from_arviz",
+    "bridges.blackjax": "from_blackjax",
+    "bridges.modules": "from_equinox from_flax",
+    "bridges.numpyro": "from_numpyro",
+    "bridges.pymc": "from_pymc",
+    "bridges.stan": "from_stan",
+    "draws": "Draws",
+    "erasers.continuation": "Continue",
+    "erasers.eraser": "Erased Eraser",
+    "erasers.influence_shift": "InfluenceShift",
+    "erasers.live_influence_shift": "LiveInfluenceShift",
+    "erasers.refit": "Refit",
+    "erasers.rejuvenate": "Rejuvenate",
+    "erasers.reweight": "Reweight",
+    "erasers.rewind": "Rewind",
+    "erasers.transport": "Transport",
+    "erasers.unfinished": "ContinueUnfinished",
+    "erasure": "Erasure erase",
+    "matching": "match",
+    "model": "MaskedModel Model Removal Split split",
+    "numerics.moves": "HMC MALA NUTS",
+    "numerics.solvers": "CG Cholesky Neumann",
+    "policy": "Policy Verdict",
+    "sampling.laplace": "LaplaceSampler",
+    "sampling.nuts": "nuts",
+    "sampling.resume": "load_state save_state",
+    "sampling.sample": "sample start",
+    "sampling.sampler": "NoiseFree",
+    "sampling.schedules": "Constant Polynomial",
+    "sampling.sghmc": "SGHMC",
+    "sampling.sgld": "SGLD",
+    "transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",
+}
+"""Where the names are, for when they are asked for."""
+
+_HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "assess":
+        return importlib.import_module("posterase.assess")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'posterase' has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"posterase.{_HOME_OF[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF, "assess"})

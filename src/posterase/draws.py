@@ -26,9 +26,10 @@ from posterase.errors import (
     IntegerParametersError,
     NonFiniteDrawsError,
 )
-from posterase.files import read_tree, write_netcdf, written_whole
+from posterase.files import written_whole
 from posterase.keys import as_key
 from posterase.parameters import check_known, parameter_names
+from posterase.trees import read_tree, write_netcdf
 
 LOG_WEIGHT = "log_weight"
 """The variable of `sample_stats` that holds the log-weights in a labelled tree or file."""

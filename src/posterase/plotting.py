@@ -15,7 +15,7 @@ from posterase.parameters import element_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from posterase.erase import Erasure
+    from posterase.erasure import Erasure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 GREY, SKY, VERMILION, GREEN, BLACK = "#999999", "#56B4E9", "#D55E00", "#009E73", "black"

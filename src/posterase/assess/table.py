@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 from posterase.errors import InputFileError
-from posterase.files import read_tree
 from posterase.numerics.weights import Estimate
 from posterase.plotting import BLACK, GREEN, GREY, VERMILION, new_figure
+from posterase.trees import read_tree
 from posterase.version import __version__
 
 if TYPE_CHECKING:

@@ -31,10 +31,10 @@ from posterase.errors import (
     MissingGroupError,
     WarmupDrawsError,
 )
-from posterase.files import read_tree
 from posterase.parameters import check_known
 from posterase.rows import Block, RowTable, columns_of
 from posterase.stored import LikelihoodBlock, StoredLikelihoods
+from posterase.trees import read_tree
 
 DATA_GROUPS = ("constant_data", "observed_data")
 

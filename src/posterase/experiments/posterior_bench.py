@@ -39,7 +39,7 @@ from posterase.bridges.pymc import from_pymc
 from posterase.bridges.stan import from_stan
 from posterase.bridges.stan_data import as_arrays
 from posterase.draws import Draws
-from posterase.erase import Erasure, erase
+from posterase.erasure import Erasure, erase
 from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws
 from posterase.experiments.posteriors_stan import PROGRAMS

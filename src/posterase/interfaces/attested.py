@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from posterase.erase import Erasure
+from posterase.erasure import Erasure
 from posterase.interfaces.builders import Fit
 from posterase.interfaces.erasures import ASSUMPTIONS, Tried, data_digest, hardware, versions
 from posterase.record.canonical import canonical

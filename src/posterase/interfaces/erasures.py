@@ -14,7 +14,7 @@ import numpy as np
 
 from posterase.container import fingerprint
 from posterase.draws import Draws
-from posterase.erase import Erasure, erase
+from posterase.erasure import Erasure, erase
 from posterase.errors import (
     CoupledRowsError,
     ImproperPosteriorError,

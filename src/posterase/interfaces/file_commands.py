@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posterase.errors import InputFileError, OutputError
-from posterase.files import check_writable, read_tree, written_whole
+from posterase.files import check_writable, written_whole
 from posterase.interfaces.say import Said, print_line
 from posterase.interfaces.status import REFUSED
 
 if TYPE_CHECKING:
     from posterase.assess.table import Assessment
     from posterase.draws import Draws
-    from posterase.erase import Erasure
+    from posterase.erasure import Erasure
     from posterase.interfaces.builders import Fit
     from posterase.interfaces.jobs import Job, Selection
     from posterase.plotting import Sample
@@ -90,7 +90,7 @@ def erase(
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
-    from posterase.erase import erase as erased
+    from posterase.erasure import erase as erased
     from posterase.interfaces.jobs import Job, policy_flags
 
     entries = policy_flags(policy or []) | ({} if ess is None else {"ess": ess})
@@ -316,6 +316,8 @@ def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequenc
     from posterase.plotting import Sample
 
     label = "after" if told["verdict"]["accepted"] else "after (refused)"
+    from posterase.trees import read_tree
+
     trees = [read_tree(path).load() for path in (before, after, *refits)]
     labels = ["before", label, *("refit" for _ in refits)]
     shapes = [

@@ -17,7 +17,7 @@ import numpy as np
 from posterase.assess.bounds import total_variation
 from posterase.assess.table import COLUMNS, Assessment
 from posterase.assess.table import written as figures_of
-from posterase.erase import Erasure
+from posterase.erasure import Erasure
 from posterase.interfaces import pictures
 from posterase.interfaces.pictures import Bar, Way
 from posterase.numerics.cost import Cost

@@ -118,7 +118,7 @@ def requests_work(
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once
     from posterase.interfaces.erasures import open_project
-    from posterase.interfaces.service.worker import Worker
+    from posterase.interfaces.worker import Worker
     from posterase.record.times import span_of
 
     within = None if run_within is None else span_of(run_within)

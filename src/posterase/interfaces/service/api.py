@@ -12,7 +12,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 from posterase.errors import LedgerError
-from posterase.interfaces.erasures import policy_of
 from posterase.interfaces.service.guards import Caller
 from posterase.interfaces.service.keeper import Keeper
 from posterase.interfaces.service.shapes import (
@@ -34,7 +33,8 @@ from posterase.interfaces.service.shapes import (
     status_of,
 )
 from posterase.record.orders import open_orders, order, place_order
-from posterase.record.overview import standings
+from posterase.record.overview import Standing, standings
+from posterase.record.project import Project
 from posterase.record.record import Record
 from posterase.record.requests import OPEN, State, states_of
 from posterase.record.requests import Request as Asked
@@ -208,18 +208,25 @@ def certificate_file(document: bytes) -> Response:
 @router.get("/projects")
 async def projects(keeper: Kept, caller: Auditor) -> list[ProjectState]:
     """Projects, what they have spent of their budgets, and their requests."""
-    found = await keeper.read(standings)
-    return [
-        ProjectState(
-            project=each.project.name,
-            version=each.version,
-            runs=each.runs,
-            budget=policy_of(each.project).budget,
-            spent=each.spent,
-            requests={f"{state}": number for state, number in each.counts.items()},
-        )
-        for each in found
-    ]
+    return await keeper.read(lambda record: [_project_state(each) for each in standings(record)])
+
+
+def _project_state(standing: Standing) -> ProjectState:
+    return ProjectState(
+        project=standing.project.name,
+        version=standing.version,
+        runs=standing.runs,
+        budget=budget_of(standing.project),
+        spent=standing.spent,
+        requests={f"{state}": number for state, number in standing.counts.items()},
+    )
+
+
+def budget_of(project: Project) -> float:
+    """What repeated erasures may add up to. What knows policies knows jax: it is imported where it is asked."""
+    from posterase.interfaces.erasures import policy_of
+
+    return policy_of(project).budget
 
 
 @router.post("/projects/{name}/runs", status_code=202)

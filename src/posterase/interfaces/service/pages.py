@@ -17,8 +17,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from posterase.errors import PosteraseError
-from posterase.interfaces.erasures import policy_of
-from posterase.interfaces.report import page as report_page
 from posterase.interfaces.service import words
 from posterase.interfaces.service.api import (
     AnyCaller,
@@ -27,6 +25,7 @@ from posterase.interfaces.service.api import (
     Kept,
     Operator,
     Submitter,
+    budget_of,
     certificate_file,
     ledger,
     verified,
@@ -221,7 +220,13 @@ async def report(identity: Identity, keeper: Kept, caller: AnyCaller) -> Respons
         return RedirectResponse(f"{PAGES}/requests/{identity}/certificate", 303)
     others = told["run"]["requests"] - 1
     title = f"Erasure report, with {others} other request{'s' if others > 1 else ''}" if others else "Erasure report"
-    return _whole_page(report_page(told["erasure"], certificate=document, title=title))
+    return _whole_page(await keeper.read(lambda _: _report(told["erasure"], document, title)))
+
+
+def _report(erasure: dict[str, Any], document: bytes, title: str) -> str:
+    from posterase.interfaces.report import page
+
+    return page(erasure, certificate=document, title=title)
 
 
 def _whole_page(text: str) -> HTMLResponse:
@@ -322,7 +327,7 @@ async def projects(keeper: Kept, caller: Auditor) -> Response:
         return [
             {
                 **{field.name: getattr(each, field.name) for field in dataclasses.fields(each)},
-                "budget": policy_of(each.project).budget,
+                "budget": budget_of(each.project),
                 "order": newest_order(record, each.project.name),
             }
             for each in standings(record)

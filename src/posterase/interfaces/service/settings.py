@@ -1,4 +1,4 @@
-"""What the service allows."""
+"""What the service allows: sizes, rates, how long a sign-in lasts."""
 
 from __future__ import annotations
 

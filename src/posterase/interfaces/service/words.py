@@ -1,4 +1,4 @@
-"""What the pages say, in words."""
+"""What the pages say, in words: deadlines, states, what happened."""
 
 from __future__ import annotations
 
