@@ -13,9 +13,10 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
-from posterase.errors import LedgerError, NotFoundError, RequestError, WrongStateError
+from posterase.errors import InvalidOptionError, LedgerError, NotFoundError, RequestError, WrongStateError
 from posterase.interfaces.service import api, pages
 from posterase.interfaces.service.limits import MOST, Rates
+from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.record import schema
@@ -25,6 +26,7 @@ from posterase.record.orders import newest_order, open_orders, order, place_orde
 from posterase.record.overview import counts, late, standings
 from posterase.record.record import Record
 from posterase.record.tokens import make_token, revoke_token, token_of, tokens
+from tests.databases import missing, new_database, postgresql_server
 from tests.services import NAME, client, new_record, serving, until, working
 from tests.small_erasures import read_draws
 
@@ -479,15 +481,29 @@ def test_a_database_that_is_away_is_told(tmp_path):
 # --- workers
 
 
+@pytest.fixture(scope="module")
+def postgresql():
+    if missing():
+        pytest.skip(missing())
+    with postgresql_server() as server:
+        yield server
+
+
 @pytest.fixture
-def small(tmp_path):
+def small(request, tmp_path):
     """A record of its own."""
     url = f"sqlite:///{tmp_path}/record.db"
+    if getattr(request, "param", "") == "postgresql":
+        url = new_database(request.getfixturevalue("postgresql"), f"d{uuid.uuid4().hex}")
     record = new_record(tmp_path, url)
     yield record, url, tmp_path
     record.close()
 
 
+BOTH = pytest.mark.parametrize("small", ["sqlite", "postgresql"], indirect=True)
+
+
+@BOTH
 def test_an_order_is_run_by_another_process(small):
     record, url, folder = small
     asked = record.add("visits", "s1", "gdpr").request
@@ -532,6 +548,7 @@ def test_a_worker_that_is_asked_to_end_finishes(small):
     assert order(record, placed.id).ended_at
 
 
+@BOTH
 def test_a_worker_without_grace_hands_back(small):
     record, url, folder = small
     asked = record.add("visits", "s1", "gdpr").request
@@ -548,6 +565,7 @@ def test_a_worker_without_grace_hands_back(small):
     assert record.get(asked.subject_request_id).state == "completed"
 
 
+@BOTH
 def test_a_worker_that_is_killed_loses_nothing(small):
     record, url, folder = small
     asked = record.add("visits", "s1", "gdpr").request
@@ -581,6 +599,35 @@ def test_what_is_late_is_counted(small):
     record.add("visits", "s2", "gdpr")
     assert (late(record), late(record, "visits"), late(record, "other")) == (1, 1, 0)
     assert counts(record) == {"pending": 2}
+
+
+@BOTH
+def test_requests_over_http_are_those_of_the_record(small):
+    record, url, folder = small
+    _, secret = make_token(record, "desk", ["operate"])
+    with serving(url, folder) as at, client(at, secret) as caller:
+        asked = submission("s1")
+        assert caller.post("/requests", json=asked).status_code == 201
+        run = caller.post("/projects/visits/runs", json={}).json()
+        assert run["state"] == "waiting"
+        with working(url, folder):
+            until(lambda: caller.get(f"/runs/{run['run']}").json()["state"] == "done")
+        assert caller.get(f"/requests/{asked['subject_request_id']}").json()["results_count"] == 3
+        document = caller.get(f"/requests/{asked['subject_request_id']}/certificate").content
+        assert record.certificate(asked["subject_request_id"]) == document
+        assert caller.get("/projects").json()[0]["spent"] == 0.01
+        assert caller.post("/ledger/verification").json()["whole"] is True
+
+
+def test_a_port_that_is_taken_is_told_first(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidOptionError, match="cannot be listened on"):
+            serve("sqlite:///nowhere.db", tmp_path, port=taken.getsockname()[1], **SERVED)
+
+
+SERVED = {"host": "127.0.0.1", "workers": 0, "within": None, "grace_s": 0.0, "settings": Settings()}
 
 
 # --- the document

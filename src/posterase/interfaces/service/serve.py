@@ -135,14 +135,11 @@ def serve(
 def _bound(host: str, port: int) -> socket.socket:
     """The socket to listen on; a port that is taken is told before anything is started."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        made = socket.socket(found[0], found[1])
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(found[4])
+        family, *_, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        return socket.create_server((place[0], place[1]), family=family)
     except OSError as error:
         said = error.strerror or type(error).__name__
         raise InvalidOptionError(f"{host}:{port} cannot be listened on: {said}.", "choose another --port.") from None
-    return made
 
 
 def worker_command(url: str, folder: Path, within: str | None, grace_s: float) -> list[str]:
