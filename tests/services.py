@@ -14,6 +14,7 @@ import httpx
 import uvicorn
 
 from posterase.interfaces.service.app import create_app
+from posterase.interfaces.service.connections import Connection
 from posterase.interfaces.service.keeper import Keeper
 from posterase.interfaces.service.settings import Settings
 from posterase.record.keyring import new_keys
@@ -24,9 +25,9 @@ from tests.small_erasures import new_draws
 NAME = "example.org/erasures"
 
 
-def new_record(folder: Path, url: str, subjects: int = 20) -> Record:
+def new_record(folder: Path, url: str, subjects: int = 20, name: str = NAME) -> Record:
     """A record with keys and a project of rows that are counted."""
-    keys = new_keys(folder / "keys", NAME)
+    keys = new_keys(folder / "keys", name)
     (folder / "visits").mkdir()
     new_draws(folder / "visits", subjects)
     record = Record.open(url, keys, actor="a test")
@@ -38,7 +39,9 @@ def new_record(folder: Path, url: str, subjects: int = 20) -> Record:
 def serving(url: str, folder: Path, settings: Settings | None = None, workers: int = 1) -> Iterator[str]:
     """The address of a service that runs."""
     app = create_app(Keeper(url, folder / "keys"), settings or Settings(), lambda: workers)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", ws="none"))
+    server = uvicorn.Server(
+        uvicorn.Config(app, port=0, log_level="warning", ws="none", http=Connection, proxy_headers=False)
+    )
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

@@ -230,7 +230,7 @@ def _answers(url):
 
 @pytest.mark.slow
 def test_the_docs_can_be_built(tmp_path):
-    site = ["-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    site = ["-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run([sys.executable, *site], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

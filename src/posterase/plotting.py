@@ -80,9 +80,10 @@ def samples_of(result: Erasure) -> list[Sample]:
 
 
 def moved_most(samples: Sequence[Sample], shown: int = SHOWN) -> dict[int, float]:
-    """The elements that moved most from the first to the last of these draws, and by how many standard deviations."""
-    first, last = samples[0], samples[-1]
-    moved = np.abs(last.mean - first.mean) / np.where(first.sd > 0, first.sd, 1)
+    """The elements that moved most from before to after, and by how many standard deviations; to refits, else."""
+    before = samples[0]
+    after = next((each for each in samples[1:] if each.label != "refit"), samples[-1])
+    moved = np.abs(after.mean - before.mean) / np.where(before.sd > 0, before.sd, 1)
     return {int(at): float(moved[at]) for at in np.argsort(-moved)[:shown]}
 
 

@@ -8,7 +8,8 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,6 +49,8 @@ class Builder(NamedTuple):
     """A function that builds a model, named as `module:function`."""
 
     name: str
+    folder: str
+    """Where modules beside the function's are."""
     build: Callable[..., Any]
     code: str
     """A digest of its code."""
@@ -58,7 +61,9 @@ class Builder(NamedTuple):
         """`build(draws)` or `build(draws, erased)`, by name where it has the name."""
         problem: PosteraseError
         try:
-            return Fit.of(*self._checked(self._called(draws, erased)), self.code)
+            with _importing_from(self.folder):
+                made = self._called(draws, erased)
+            return Fit.of(*self._checked(made), self.code)
         except PosteraseError:
             raise
         except Exception as error:
@@ -101,7 +106,7 @@ def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Fail
     place, _, function = name.partition(":")
     problem: PosteraseError
     try:
-        return Builder(name, *_function(folder, place, function, wrong), wrong, failed)
+        return Builder(name, folder, *_function(folder, place, function, wrong), wrong, failed)
     except PosteraseError:
         raise
     except Exception as error:
@@ -125,6 +130,16 @@ def policy_from(values: Mapping[str, Any], wrong: type[PosteraseError]) -> Polic
     return Policy(**{**values, **numbers})
 
 
+@contextmanager
+def _importing_from(folder: str) -> Iterator[None]:
+    """Modules beside the model's are found by their names."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
 def _function(folder: str, place: str, name: str, wrong: type[PosteraseError]) -> tuple[Callable[..., Any], str]:
     """The function that builds the model, and a digest of its code.
 
@@ -133,14 +148,12 @@ def _function(folder: str, place: str, name: str, wrong: type[PosteraseError]) -
     file = Path(folder, *place.split(".")).with_suffix(".py")
     if file.is_file():
         source = file.read_bytes()
-        module = types.ModuleType(place)
-        module.__file__ = str(file)
-        sys.path.insert(0, folder)
-        try:
-            exec(compile(source, str(file), "exec"), module.__dict__)
-        finally:
-            sys.path.remove(folder)
         digest = hashlib.sha256(source).hexdigest()
+        module = types.ModuleType(f"{place} of {file}")  # a name that no import asks for
+        module.__file__ = str(file)
+        sys.modules[module.__name__] = module  # where dataclasses and others look for it
+        with _importing_from(folder):
+            exec(compile(source, str(file), "exec"), module.__dict__)
     else:
         try:
             module = importlib.import_module(place)

@@ -341,16 +341,16 @@ def _figure_of_k(told: Told) -> str:
     if not limits:
         return ""
     limit = limits[0] if told["policy"].get("pareto_k") is None else told["policy"]["pareto_k"]
-    shown = [Bar(rung["name"], float(rung["pareto_k"]), rung["passed"]) for rung in known]
+    shown = [Bar(rung["name"], float(rung["pareto_k"]), rung["pareto_k"] <= limit) for rung in known]
     return pictures.bars("k̂ of each method: trusted left of the line", shown, float(limit), largest=LARGEST_K, digits=2)
 
 
 def _figure_of_ess(told: Told) -> str:
     known = [(rung, _least(rung)) for rung in told["rungs"]]
-    shown = [Bar(rung["name"], ess, rung["passed"]) for rung, ess in known if ess is not None]
     wanted = told["policy"].get("ess")
-    if not shown or wanted is None:
+    if wanted is None or all(ess is None for _, ess in known):
         return ""
+    shown = [Bar(rung["name"], ess, ess >= wanted) for rung, ess in known if ess is not None]
     return pictures.bars("Effective draws of each method: wanted right of the line", shown, float(wanted), digits=0)
 
 

@@ -86,13 +86,13 @@ def keys_tokens(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFold
 @keys.command("revoke")
 def keys_revoke(
     said: Said,
-    token: Annotated[str, typer.Argument(help="The token's id, its second part.")],
+    token: Annotated[str, typer.Argument(help="Its name, or its id.")],
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
     """Make a token worthless from now on.
 
-    Example: `posterase keys revoke 4f2a9c0d1e3b5a68`
+    Example: `posterase keys revoke "privacy desk"`
     """
     with opened_record(record, folder) as opened:
         from posterase.record.tokens import revoke_token

@@ -15,15 +15,26 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from posterase.errors import PosteraseError
+from posterase.errors import KeyFileError, PosteraseError
 from posterase.record.opening import open_record
-from posterase.record.orders import Order, begin_order, end_order, open_orders, place_order, say_of_order
+from posterase.record.orders import (
+    Order,
+    begin_order,
+    end_order,
+    give_back_order,
+    newest_order,
+    open_orders,
+    place_order,
+    say_of_order,
+)
 from posterase.record.record import Record
 from posterase.record.runs import Opener, recover, run
 
 PAUSE_S = 0.5
 """Between two looks for orders."""
-AFTER_FAILURE_S = 600.0
+MOST_ATTEMPTS = 3
+"""Of an order whose runs end their process, as one that needs too much memory does."""
+AFTER_FAILURE = dt.timedelta(minutes=10)
 """Until a project whose run failed is run again by itself."""
 
 
@@ -63,13 +74,11 @@ class Worker:
         self.url, self.folder, self.opener = url, folder, opener
         self.within, self.grace_s, self.parent = within, grace_s, parent
         self.stopping = False
-        self._failed: dict[str, float] = {}
-        """When the last run of a project failed."""
 
     def work(self, idle: Callable[[], None] = lambda: time.sleep(PAUSE_S)) -> None:
         """Take one order after the other."""
         signal.signal(signal.SIGTERM, self._asked_to_end)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever started it
+        signal.signal(signal.SIGINT, signal.SIG_IGN if self.parent else self._asked_to_end)  # else it is the parent's
         signal.signal(signal.SIGALRM, _stop)
         try:
             while not self._done():
@@ -108,24 +117,32 @@ class Worker:
             return
         soon = record.clock() + self.within
         for project in {each.project for each in record.find(states=("pending",), due_before=soon, limit=1000)}:
-            if time.monotonic() - self._failed.get(project, -AFTER_FAILURE_S) >= AFTER_FAILURE_S:
+            last = newest_order(record, project)
+            if last is None or not last.failed_since(record.clock() - AFTER_FAILURE):
                 place_order(record, project, self.within)
 
     def _run(self, record: Record, order: Order) -> bool:
         """Run an order; False where another worker has the project."""
-        begin_order(record, order.id)
+        if order.attempts >= MOST_ATTEMPTS:
+            end_order(record, order.id, f"its worker ended {order.attempts} times while it ran.", failed=True)
+            return True
         try:
             ran = run(
                 record.acting_as(order.actor),
                 order.project,
                 self.opener,
                 due_within=order.within,
+                begun=lambda: begin_order(record, order.id),
                 report=lambda said: say_of_order(record, order.id, said),
             )
+        except KeyFileError:
+            raise  # the keys were changed: the record is opened with the new ones, and the order is still open
         except PosteraseError as error:
-            self._failed[order.project] = time.monotonic()
             end_order(record, order.id, str(error), failed=True)
             return True
+        except Stopped:
+            give_back_order(record, order.id)
+            raise
         if ran is None:
             return False
         end_order(record, order.id, str(ran))

@@ -244,10 +244,14 @@ _HEAD = """<!doctype html>
 <title>Certificate of erasure</title>
 <style>
 @page{size:A4;margin:14mm}
-body{font:15px/1.45 system-ui,sans-serif;color:#1a1a1a;background:#fff;margin:0}
+:root{color-scheme:light dark;--ink:#1a1a1a;--paper:#fff;--line:#bbb}
+@media (prefers-color-scheme:dark){:root{--ink:#eee;--paper:#161616;--line:#555}}
+@media print{:root{--ink:#1a1a1a;--paper:#fff;--line:#bbb}}
+body{font:15px/1.45 system-ui,sans-serif;color:var(--ink);background:var(--paper);margin:0}
+a{color:inherit}
 main{max-width:46rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem;margin:0 0 .6rem}
-h2{font-size:1rem;margin:1.1rem 0 .3rem;border-bottom:1px solid #bbb}
+h2{font-size:1rem;margin:1.1rem 0 .3rem;border-bottom:1px solid var(--line)}
 .verdict{font-size:1.1rem;margin:0 0 .5rem}
 table{border-collapse:collapse;width:100%}
 th{text-align:left;font-weight:600;width:11rem;vertical-align:top;padding:.1rem .6rem .1rem 0}

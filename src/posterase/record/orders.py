@@ -16,7 +16,7 @@ from posterase.errors import NotFoundError
 from posterase.record import schema
 from posterase.record.record import Record
 from posterase.record.requests import Request
-from posterase.record.times import text_of
+from posterase.record.times import text_of, time_of
 
 WAITS = "waits for a worker"
 
@@ -33,6 +33,8 @@ class Order:
     ordered_at: str
     started_at: str | None
     ended_at: str | None
+    attempts: int
+    """How many times a worker has begun it."""
     failed: bool
     said: str
     """What goes on, or what came of it."""
@@ -41,6 +43,17 @@ class Order:
     def within(self) -> dt.timedelta | None:
         """As a span."""
         return None if self.within_s is None else dt.timedelta(seconds=self.within_s)
+
+    def failed_since(self, time: dt.datetime) -> bool:
+        """Whether it ended after this time, and in a failure."""
+        return self.failed and self.ended_at is not None and time_of(self.ended_at, "ended_at") > time
+
+    def takes(self, request: Request) -> bool:
+        """Whether a request that waits is one of those that it runs."""
+        if request.project != self.project or self.ended_at is not None:
+            return False
+        latest = None if self.within is None else time_of(self.ordered_at, "ordered_at") + self.within
+        return latest is None or time_of(request.due_at, "due_at") <= latest
 
 
 def place_order(record: Record, project: str, within: dt.timedelta | None = None) -> Order:
@@ -55,14 +68,16 @@ def place_order(record: Record, project: str, within: dt.timedelta | None = None
         if found is None:
             now = text_of(record.clock())
             values = {"project": project, "within_s": span, "actor": record.actor, "ordered_at": now}
-            insert = schema.orders.insert().values(**values, failed=False, said=WAITS).returning(schema.orders)
+            values |= {"attempts": 0, "failed": False, "said": WAITS}
+            insert = schema.orders.insert().values(**values).returning(schema.orders)
             found = connection.execute(insert).one()
         return _order(found)
 
 
 def open_orders(record: Record) -> list[Order]:
-    """Those that are not done, the oldest first."""
-    query = sa.select(schema.orders).where(schema.orders.c.ended_at.is_(None)).order_by(schema.orders.c.id)
+    """Those that are not done: the least tried ones first, then the oldest."""
+    table = schema.orders.c
+    query = sa.select(schema.orders).where(table.ended_at.is_(None)).order_by(table.attempts, table.id)
     with record.database.reading() as connection:
         return [_order(row) for row in connection.execute(query)]
 
@@ -86,7 +101,12 @@ def newest_order(record: Record, project: str) -> Order | None:
 
 def begin_order(record: Record, number: int) -> None:
     """A worker takes it."""
-    _update(record, number, started_at=text_of(record.clock()))
+    _update(record, number, started_at=text_of(record.clock()), attempts=schema.orders.c.attempts + 1)
+
+
+def give_back_order(record: Record, number: int) -> None:
+    """A worker that was asked to end leaves it to the next one: that was no failed attempt."""
+    _update(record, number, started_at=None, attempts=schema.orders.c.attempts - 1, said=WAITS)
 
 
 def say_of_order(record: Record, number: int, said: str) -> None:
@@ -100,14 +120,15 @@ def end_order(record: Record, number: int, said: str, *, failed: bool = False) -
 
 
 def order_of(record: Record, request: Request) -> Order | None:
-    """The order that a waiting request is being run by, or will be."""
-    found = newest_order(record, request.project)
-    return found if found is not None and found.ended_at is None else None
+    """The order that a request is being run by, or will be."""
+    return next((each for each in open_orders(record) if each.takes(request)), None)
 
 
 def _update(record: Record, number: int, **values: Any) -> None:
+    """Change it, unless it is over."""
+    mine = schema.orders.c.id == number, schema.orders.c.ended_at.is_(None)
     with record.database.writing() as connection:
-        connection.execute(schema.orders.update().where(schema.orders.c.id == number).values(**values))
+        connection.execute(schema.orders.update().where(*mine).values(**values))
 
 
 def _order(row: Any) -> Order:

@@ -38,6 +38,7 @@ from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
 from posterase.record.notes import PublicKey, Signer
 from posterase.record.privacy import mentions, written
+from posterase.record.project import NAME as PROJECT
 from posterase.record.project import Project
 from posterase.record.purge import owned
 from posterase.record.replay import check_tables, folder_digest
@@ -393,23 +394,27 @@ class Record:
         due_before: dt.datetime | None = None,
         after: Request | None = None,
         limit: int = 100,
+        latest_first: bool = False,
     ) -> list[Request]:
         """Requests by their dates, the earliest first; `after` the last one of a page is the next page."""
+        if project is not None and not PROJECT.fullmatch(project):
+            return []
         table = schema.requests.c
-        query = sa.select(schema.requests).order_by(table.due_at, table.id).limit(limit)
+        order = [each.desc() if latest_first else each for each in (table.due_at, table.id)]
+        query = sa.select(schema.requests).order_by(*order).limit(limit)
         if project is not None:
             query = query.where(table.project == project)
         if due_before is not None:
             query = query.where(table.due_at <= text_of(due_before))
         if after is not None:
-            query = query.where(sa.tuple_(table.due_at, table.id) > (after.due_at, after.subject_request_id))
+            place, last = sa.tuple_(table.due_at, table.id), (after.due_at, after.subject_request_id)
+            query = query.where(place < last if latest_first else place > last)
         with self.database.reading() as connection:  # a query a state: each is the beginning of an index
             each_state = [
                 connection.execute(query.where(table.state == state)).all() for state in dict.fromkeys(states)
             ]
-        return [_request(row) for row in sorted(itertools.chain(*each_state), key=lambda row: (row.due_at, row.id))][
-            :limit
-        ]
+        found = sorted(itertools.chain(*each_state), key=lambda row: (row.due_at, row.id), reverse=latest_first)
+        return [_request(row) for row in found[:limit]]
 
     def history(self, subject_request_id: str) -> list[ledger.Entry]:
         """What happened to a request, by whom and when."""
@@ -455,6 +460,8 @@ class Record:
 
     @staticmethod
     def _definition(connection: sa.Connection, name: str) -> Project | None:
+        if not PROJECT.fullmatch(name):
+            return None
         found = connection.scalar(sa.select(schema.projects.c.definition).where(schema.projects.c.name == name))
         return None if found is None else definition_of(found)
 

@@ -85,6 +85,7 @@ def request_id(text: str) -> str:
         found = None
     if found is None or found.version != 4 or str(found) != str(text).lower():
         raise RequestError(
-            "subject_request_id is not a UUID of version 4.", "make one: python -c 'import uuid; print(uuid.uuid4())'."
+            "subject_request_id is not a UUID of version 4.",
+            "give the id that it was received with; for a new one: python -c 'import uuid; print(uuid.uuid4())'.",
         )
     return str(found)

@@ -165,6 +165,7 @@ def run(
     *,
     due_within: dt.timedelta | None = None,
     keep_old: bool = False,
+    begun: Callable[[], None] = lambda: None,
     report: Report = lambda _: None,
 ) -> Ran | None:
     """Run the requests of a project that wait: one erasure for all of them.
@@ -181,6 +182,8 @@ def run(
         Only requests that are due so soon. None: all.
     keep_old
         Keep the old draws beside the new ones, and say so in the certificates.
+    begun
+        Is called once this process alone has the project.
     report
         Is told what goes on.
 
@@ -194,6 +197,7 @@ def run(
     with record.database.locked(project) as begin:
         if begin is None:
             return None
+        begun()
         _recover(record, record.project(project), begin)
         claim = _claim(record, project, begin, due_within)
         if not claim.subjects:

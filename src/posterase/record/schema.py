@@ -98,6 +98,14 @@ tokens = sa.Table(
     comment="Who may do what over HTTP.",
 )
 
+ended_sessions = sa.Table(
+    "ended_sessions",
+    metadata,
+    sa.Column("id", sa.String(16), primary_key=True),
+    sa.Column("until", sa.BigInteger, nullable=False, comment="When it would have ended by itself, in Unix seconds."),
+    comment="Sign-ins to the dashboard that were ended before their time.",
+)
+
 orders = sa.Table(
     "orders",
     metadata,
@@ -108,6 +116,7 @@ orders = sa.Table(
     sa.Column("ordered_at", TIME, nullable=False),
     sa.Column("started_at", TIME),
     sa.Column("ended_at", TIME),
+    sa.Column("attempts", sa.Integer, nullable=False, comment="How many times a worker has begun it."),
     sa.Column("failed", sa.Boolean, nullable=False),
     sa.Column("said", sa.Text, nullable=False, comment="What goes on, or what came of it."),
     sa.Index(None, "ended_at", "id"),

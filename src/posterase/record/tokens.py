@@ -30,6 +30,8 @@ who audits sees everything and changes nothing."""
 
 ROLES: tuple[Role, ...] = get_args(Role)
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._@-]{0,62}[A-Za-z0-9]|[A-Za-z0-9]")
+RESERVED = ("the worker", "the service")
+"""Who acts where nobody asked."""
 WRITTEN = re.compile(r"posterase_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 
 
@@ -60,6 +62,8 @@ def make_token(
     if unknown or not roles:
         problem = f"there is no role {unknown[0]!r}." if unknown else "the token has no role."
         raise RequestError(problem, f"use {', '.join(ROLES)}.")
+    if name in RESERVED or any(each.name == name for each in tokens(record) if each.valid(record.clock())):
+        raise RequestError(f"there is a token of {name!r}.", "choose another name, or revoke that one first.")
     known = tuple(role for role in ROLES if role in roles)
     with record.change() as change:
         expires = None if expires_in is None else text_of(change.time + expires_in)
@@ -71,19 +75,19 @@ def make_token(
     return made, secret
 
 
-def revoke_token(record: Record, identity: str) -> Token:
-    """From now on it is none."""
+def revoke_token(record: Record, name: str) -> Token:
+    """From now on the token of this name, or this id, is none."""
+    found = [each for each in tokens(record) if name in (each.id, each.name)]
+    if not found:
+        raise NotFoundError(f"there is no token {name!r}.", "list them: posterase keys tokens.")
+    token = found[-1]
+    if token.revoked_at is not None:
+        raise WrongStateError(f"token {name!r} was revoked {token.revoked_at}.", "there is nothing to do.")
     with record.change() as change:
-        query = sa.select(schema.tokens).where(schema.tokens.c.id == identity).with_for_update()
-        row = change.connection.execute(query).one_or_none()
-        if row is None:
-            raise NotFoundError(f"there is no token {identity!r}.", "list them: posterase keys tokens.")
-        if row.revoked_at is not None:
-            raise WrongStateError(f"token {identity} was revoked {row.revoked_at}.", "there is nothing to do.")
-        mine = schema.tokens.c.id == identity
-        change.connection.execute(schema.tokens.update().where(mine).values(revoked_at=change.now))
-        change.append("token.revoked", {"id": identity})
-        return dataclasses.replace(_token(row), revoked_at=change.now)
+        mine = schema.tokens.c.id == token.id, schema.tokens.c.revoked_at.is_(None)
+        change.connection.execute(schema.tokens.update().where(*mine).values(revoked_at=change.now))
+        change.append("token.revoked", {"id": token.id})
+        return dataclasses.replace(token, revoked_at=change.now)
 
 
 def tokens(record: Record) -> list[Token]:
@@ -106,6 +110,22 @@ def token_by_id(record: Record, identity: str) -> Token | None:
     """One that was shown before; None where it is none any more."""
     row = _row(record, identity)
     return None if row is None else _still(record, row)
+
+
+def end_session(record: Record, identity: str, until: int) -> None:
+    """Remember that a sign-in is over, for as long as it would have lasted."""
+    table = schema.ended_sessions
+    with record.database.writing() as connection:
+        connection.execute(table.delete().where(table.c.until < record.clock().timestamp()))
+        if connection.scalar(sa.select(table.c.id).where(table.c.id == identity)) is None:
+            connection.execute(table.insert().values(id=identity, until=until))
+
+
+def has_ended(record: Record, session: str) -> bool:
+    """Whether somebody has signed out of it."""
+    table = schema.ended_sessions.c
+    with record.database.reading() as connection:
+        return connection.scalar(sa.select(table.id).where(table.id == session)) is not None
 
 
 def _row(record: Record, identity: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
 from fastapi.security import HTTPBearer
@@ -95,7 +96,7 @@ def signed(keeper: Keeper, body: bytes, code: int) -> Response:
     """A receipt that whoever has it can prove."""
     keys = keeper.record.keys
     signature = base64.b64encode(keys.signer.sign(body)).decode()
-    headers = {"X-OpenDSR-Processor-Domain": keys.public.name, "X-OpenDSR-Signature": signature}
+    headers = {"X-OpenDSR-Processor-Domain": quote(keys.public.name, safe="/:@"), "X-OpenDSR-Signature": signature}
     return Response(body, code, headers, media_type="application/json")
 
 
@@ -174,14 +175,9 @@ async def status(identity: Identity, keeper: Kept, caller: AnyCaller) -> Status:
 
 
 @router.delete("/requests/{identity}", status_code=202, response_model=Receipt)
-async def cancel(
-    identity: Identity,
-    keeper: Kept,
-    caller: Submitter,
-    reason: Annotated[str, Query(max_length=1024, description="Why, without the subject's name.")] = WITHDRAWN,
-) -> Response:
+async def cancel(identity: Identity, keeper: Kept, caller: Submitter) -> Response:
     """Take a request back that waits."""
-    found = await keeper.write(caller.token.name, lambda record: record.cancel(identity, reason))
+    found = await keeper.write(caller.token.name, lambda record: record.cancel(identity, WITHDRAWN))
     return signed(keeper, _receipt(found, b""), 202)
 
 

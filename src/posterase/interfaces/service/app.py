@@ -57,6 +57,7 @@ def create_app(keeper: Keeper, settings: Settings, workers: Callable[[], int]) -
         yield
         keeper.close()
 
+    strangers = Rates(settings.strangers_rate, settings.strangers_burst)
     app = FastAPI(
         title="posterase",
         version=__version__,
@@ -64,14 +65,15 @@ def create_app(keeper: Keeper, settings: Settings, workers: Callable[[], int]) -
         docs_url=None,
         redoc_url=None,
         lifespan=closing,
+        redirect_slashes=False,
         middleware=[
             Middleware(SafeHeaders, settings=settings),
             Middleware(SmallBodies, settings=settings),
-            Middleware(KnownCallers, keeper=keeper, settings=settings),
+            Middleware(KnownCallers, keeper=keeper, settings=settings, strangers=strangers),
         ],
     )
     app.state.keeper, app.state.settings, app.state.workers = keeper, settings, workers
-    app.state.strangers = Rates(settings.strangers_rate, settings.strangers_burst)
+    app.state.strangers = strangers
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.STATIC_FILES))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import math
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, quote, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posterase.errors import RecordError
@@ -21,11 +22,15 @@ from posterase.interfaces.service.limits import Rates
 from posterase.interfaces.service.sessions import Session, cookie_name, csrf_of, same, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.service.shapes import problem
-from posterase.record.tokens import Token, token_by_id, token_of
+from posterase.record.runs import place_of
+from posterase.record.tokens import Token, has_ended, token_by_id, token_of
+
+log = logging.getLogger("posterase.service")
 
 PAGES = "/dashboard"
 SIGN_IN = "/sign-in"
-STATIC = ("/static/", "/favicon.ico")
+STATIC = "/static/"
+MARK = "/favicon.ico"
 
 CONTENT = "; ".join(
     (
@@ -62,7 +67,7 @@ class Caller:
 
 
 class SafeHeaders:
-    """Headers that make a browser careful; an answer may have its own."""
+    """Headers that make a browser careful; an answer may have its own. An error that nobody expected is one too."""
 
     def __init__(self, app: ASGIApp, settings: Settings):
         self.app = app
@@ -70,15 +75,24 @@ class SafeHeaders:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, and add headers to what comes back."""
+        begun = False
 
         async def sent(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in self.headers.items():
                     headers.setdefault(name, value)
             await send(message)
 
-        await self.app(scope, receive, sent)
+        try:
+            await self.app(scope, receive, sent)
+        except Exception as error:
+            if scope["type"] != "http" or begun:
+                raise
+            log.error("%s %s ended in %s", scope["method"], scope["path"], place_of(error))
+            await problem(500, "something went wrong here.", "the service's log says where.")(scope, receive, sent)
 
 
 class SmallBodies:
@@ -136,10 +150,9 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 class KnownCallers:
     """Tokens for the API, signed-in people for the pages, nobody else; each as often as is allowed."""
 
-    def __init__(self, app: ASGIApp, keeper: Keeper, settings: Settings):
-        self.app, self.keeper, self.settings = app, keeper, settings
+    def __init__(self, app: ASGIApp, keeper: Keeper, settings: Settings, strangers: Rates):
+        self.app, self.keeper, self.settings, self.strangers = app, keeper, settings, strangers
         self.rates = Rates(settings.rate, settings.burst)
-        self.strangers = Rates(settings.strangers_rate, settings.strangers_burst)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on whoever is known."""
@@ -158,8 +171,8 @@ class KnownCallers:
         path, headers = scope["path"], Headers(scope=scope)
         browser = path.startswith((PAGES, SIGN_IN)) or path == "/"
         if browser and scope["method"] not in ("GET", "HEAD") and not _own(headers):
-            return PlainTextResponse("This form came from another site.", 403)
-        if path == SIGN_IN or path.startswith(STATIC):
+            return _form_refused("This form came from another site.")
+        if path in (SIGN_IN, MARK) or path.startswith(STATIC):
             return None
         caller = await (self._signed_in(headers) if browser else self._bearer(headers))
         if caller is None:
@@ -168,7 +181,7 @@ class KnownCallers:
         if wait:
             return _slower(wait)
         if browser and scope["method"] == "POST" and not same(field(scope["state"]["body"], "csrf"), caller.csrf):
-            return PlainTextResponse("This form is too old. Go back, load the page again, and repeat it.", 403)
+            return _form_refused("This form is too old.")
         scope["state"]["caller"] = caller
         return None
 
@@ -184,12 +197,15 @@ class KnownCallers:
         session = session_of(keys, cookie_of(headers, cookie_name(self.settings.https)))
         if session is None:
             return None
-        found = await self.keeper.read(lambda record: token_by_id(record, session.token))
+        found = await self.keeper.read(
+            lambda record: None if has_ended(record, session.id) else token_by_id(record, session.token)
+        )
         return None if found is None else Caller(found, session, csrf_of(keys, session))
 
     def _stranger(self, scope: Scope, browser: bool) -> Response:
         if browser and scope["method"] in ("GET", "HEAD"):
-            return RedirectResponse(f"{SIGN_IN}?next={quote(scope['path'])}", 303)
+            asked = scope["path"] + (f"?{scope['query_string'].decode('latin-1')}" if scope["query_string"] else "")
+            return RedirectResponse(f"{SIGN_IN}?next={quote(asked, safe='/')}", 303)
         wait = self.strangers.wait(address_of(scope))
         if wait:
             return _slower(wait)
@@ -202,6 +218,11 @@ def _slower(wait: float) -> JSONResponse:
     refused = problem(429, "too many requests.", f"wait {math.ceil(wait)} s.")
     refused.headers["Retry-After"] = str(math.ceil(wait))
     return refused
+
+
+def _form_refused(why: str) -> HTMLResponse:
+    page = f'<!doctype html><html lang="en"><title>{why}</title><p>{why} <a href="{PAGES}">Begin again</a></p></html>'
+    return HTMLResponse(page, 403)
 
 
 def _own(headers: Headers) -> bool:

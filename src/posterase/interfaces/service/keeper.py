@@ -49,8 +49,9 @@ class Keeper:
         return self._record
 
     async def verify(self, ask: Callable[[Record], T]) -> T:
-        """Ask something that takes long: one at a time."""
-        return await to_thread.run_sync(functools.partial(self._with_keys, ask), limiter=self._verifying)
+        """Ask something that takes long, with the keys as they are now: one at a time."""
+        await self.with_fresh_keys()
+        return await to_thread.run_sync(ask, self._record, limiter=self._verifying)
 
     def close(self) -> None:
         """Give connections back."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import datetime as dt
 import hashlib
 import json
+import math
 import re
 import uuid
 from pathlib import Path
@@ -34,15 +36,18 @@ from posterase.interfaces.service.guards import CONTENT, PAGES, SIGN_IN, Caller,
 from posterase.interfaces.service.sessions import cookie_name, new_session
 from posterase.interfaces.service.settings import Settings
 from posterase.record.certificate import page as certificate_page
-from posterase.record.orders import newest_order, open_orders, order_of, place_order
+from posterase.record.orders import newest_order, order_of, place_order
 from posterase.record.overview import counts, late, standings
 from posterase.record.record import Record
 from posterase.record.requests import OPEN, states_of
 from posterase.record.requests import Request as Asked
-from posterase.record.times import LAWS, Regulation, now
-from posterase.record.tokens import token_of
+from posterase.record.times import LAWS, Regulation, now, text_of
+from posterase.record.tokens import end_session, token_of
 
 router = APIRouter(include_in_schema=False)
+
+EASTERNMOST = dt.timedelta(hours=14)
+"""How far the earliest time zone is ahead of UTC."""
 
 STATIC_FILES = Path(__file__).parent / "static"
 
@@ -50,6 +55,9 @@ templates = jinja2.Environment(
     loader=jinja2.PackageLoader("posterase.interfaces.service"), autoescape=True, undefined=jinja2.StrictUndefined
 )
 templates.globals |= {"words": words, "PAGES": PAGES, "SIGN_IN": SIGN_IN}
+
+OURS = re.compile(rf"{PAGES}(?:/[\w.-]+)*(?:\?[\w=&.%-]*)?")
+"""Where signing in may lead."""
 
 VIEWS = {
     "open": OPEN,
@@ -89,18 +97,22 @@ def form_of(request: Request, *names: str) -> dict[str, str]:
 @router.get(SIGN_IN)
 async def sign_in_page(next: str = PAGES) -> HTMLResponse:
     """The only page without a token."""
-    return shown("sign_in.html", None, next=next, wrong=False)
+    return shown("sign_in.html", None, next=next, wrong=False, wait=0)
 
 
 @router.post(SIGN_IN)
 async def sign_in(request: Request, keeper: Kept) -> Response:
     """Show a token; a cookie stands for it from then on."""
+    answer: Response
     form, settings = form_of(request, "token", "next"), settings_of(request)
     found = await keeper.read(lambda record: token_of(record, form["token"]))
     if found is None:
-        wait = request.app.state.strangers.wait(address_of(request.scope))
-        return shown("sign_in.html", None, 429 if wait else 401, next=form["next"], wrong=True)
-    target = form["next"] if re.fullmatch(rf"{PAGES}[\w/.-]*", form["next"]) else PAGES
+        wait = math.ceil(request.app.state.strangers.wait(address_of(request.scope)))
+        answer = shown("sign_in.html", None, 429 if wait else 401, next=form["next"], wrong=True, wait=wait)
+        if wait:
+            answer.headers["Retry-After"] = str(wait)
+        return answer
+    target = form["next"] if OURS.fullmatch(form["next"]) else PAGES
     answer = RedirectResponse(target, 303)
     session = new_session(keeper.record.keys, found.id, settings.session_s)
     answer.set_cookie(
@@ -115,9 +127,11 @@ async def sign_in(request: Request, keeper: Kept) -> Response:
 
 
 @router.post(f"{PAGES}/sign-out")
-async def sign_out(request: Request, caller: AnyCaller) -> Response:
-    """Forget the cookie."""
-    settings = settings_of(request)
+async def sign_out(request: Request, keeper: Kept, caller: AnyCaller) -> Response:
+    """End the session, and forget its cookie."""
+    settings, session = settings_of(request), caller.session
+    assert session is not None
+    await keeper.write(caller.token.name, lambda record: end_session(record, session.id, session.until))
     answer = RedirectResponse(SIGN_IN, 303)
     answer.delete_cookie(cookie_name(settings.https), httponly=True, secure=settings.https, samesite="strict")
     return answer
@@ -145,25 +159,31 @@ async def requests(request: Request, keeper: Kept, caller: AnyCaller) -> Respons
         return RedirectResponse(f"{PAGES}/submit", 303)
     asked = {name: request.query_params.get(name, "") for name in ("view", "project", "after")}
     view = asked["view"] if asked["view"] in VIEWS else "open"
-    project, size = asked["project"] or None, settings_of(request).page
+    size = settings_of(request).page
 
     def ask(record: Record) -> dict[str, Any]:
         last = record.get(asked["after"]) if asked["after"] else None
-        found = record.find(project=project, states=states_of(VIEWS[view]), after=last, limit=size + 1)
+        known = [each.name for each in record.projects()]
+        project = asked["project"] if asked["project"] in known else None
+        answered = view != "open"
+        states = states_of(VIEWS[view])
+        found = record.find(project=project, states=states, after=last, limit=size + 1, latest_first=answered)
         return {
+            "project": project,
+            "answered": answered,
             "found": found[:size],
             "more": found[size - 1].subject_request_id if len(found) > size else None,
             "counts": counts(record, project),
             "late": late(record, project),
-            "projects": [each.name for each in record.projects()],
+            "projects": known,
             "now": record.clock(),
         }
 
     told = await keeper.read(ask)
-    kept = {"view": view} | ({"project": project} if project else {})
+    kept = {"view": view} | ({"project": told["project"]} if told["project"] else {})
     following = f"{PAGES}?{urlencode({**kept, 'after': told['more']})}" if told["more"] else None
     first = f"{PAGES}?{urlencode(kept)}" if asked["after"] else None
-    return shown("requests.html", caller, view=view, project=project, following=following, first=first, **told)
+    return shown("requests.html", caller, view=view, following=following, first=first, **told)
 
 
 @router.get(f"{PAGES}/requests")
@@ -208,7 +228,7 @@ async def certificate_json(identity: Identity, keeper: Kept, caller: AnyCaller) 
 @router.get(f"{PAGES}/requests/{{identity}}/certificate")
 async def certificate(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
     """Its certificate as a page to read and print."""
-    return _whole_page(certificate_page(await keeper.read(lambda record: record.certificate(identity))))
+    return _whole_page(certificate_page(await keeper.read(lambda record: record.certificate(identity))), identity)
 
 
 @router.get(f"{PAGES}/requests/{{identity}}/report")
@@ -220,7 +240,7 @@ async def report(identity: Identity, keeper: Kept, caller: AnyCaller) -> Respons
         return RedirectResponse(f"{PAGES}/requests/{identity}/certificate", 303)
     others = told["run"]["requests"] - 1
     title = f"Erasure report, with {others} other request{'s' if others > 1 else ''}" if others else "Erasure report"
-    return _whole_page(await keeper.read(lambda _: _report(told["erasure"], document, title)))
+    return _whole_page(await keeper.read(lambda _: _report(told["erasure"], document, title)), identity)
 
 
 def _report(erasure: dict[str, Any], document: bytes, title: str) -> str:
@@ -229,14 +249,16 @@ def _report(erasure: dict[str, Any], document: bytes, title: str) -> str:
     return page(erasure, certificate=document, title=title)
 
 
-def _whole_page(text: str) -> HTMLResponse:
-    """A page that brings its own style: that one is allowed, by its hash, and no other."""
+def _whole_page(text: str, identity: str) -> HTMLResponse:
+    """A page that brings its own style: that one is allowed, by its hash, and no other. With a way back."""
+    back = f'<p><a href="{PAGES}/requests/{identity}">Back to the request</a></p>'
+    text = text.replace("<main>", f"<main>{back}", 1)
     hashes = [
         base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
         for style in re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
     ]
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)
-    policy = CONTENT.replace("style-src 'self'", f"style-src {allowed or chr(39) + 'none' + chr(39)}")
+    policy = CONTENT.replace("style-src 'self'", f"style-src {allowed}")
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
@@ -284,7 +306,7 @@ async def submit_page(keeper: Kept, caller: Submitter) -> Response:
 async def submit(request: Request, keeper: Kept, caller: Submitter) -> Response:
     """Hand in what the form says; where it is wrong, the form again."""
     form = form_of(request, "identity", "project", "subject", "regulation", "received", "due")
-    received = f"{form['received']}T00:00:00Z" if form["received"] else None
+    received = _beginning(form["received"])
     due = f"{form['due']}T23:59:59Z" if form["due"] else None
     try:
         answer = await keeper.write(
@@ -305,6 +327,12 @@ async def submit(request: Request, keeper: Kept, caller: Submitter) -> Response:
         wrong = "This form was sent before, with something else in it. Send it again to submit another request."
         return shown("submit.html", caller, 409, **await keeper.read(_choices), entered=form, wrong=wrong)
     return to_request(answer.request)
+
+
+def _beginning(day: str) -> str | None:
+    """When a day began in UTC; now, where it is today's already for people in the east only."""
+    begins = f"{day}T00:00:00Z"
+    return begins if (day and begins <= text_of(now())) or day > text_of(now() + EASTERNMOST) else None
 
 
 def _choices(record: Record) -> dict[str, Any]:
@@ -344,8 +372,9 @@ async def run(name: str, keeper: Kept, caller: Operator) -> Response:
 
 
 @router.get(f"{PAGES}/ledger")
-async def ledger_page(request: Request, keeper: Kept, caller: Auditor) -> Response:
+async def ledger_page(keeper: Kept, caller: Auditor) -> Response:
     """The ledger's newest checkpoint, and what to do with it."""
+    await keeper.with_fresh_keys()
     return shown("ledger.html", caller, **await keeper.read(_ledger), verification=None)
 
 
@@ -362,8 +391,6 @@ def _ledger(record: Record) -> dict[str, Any]:
         "origin": record.origin,
         "key": str(record.keys.public),
         "newest": record.newest(20),
-        "now": record.clock(),
-        "orders": open_orders(record),
     }
 
 

@@ -9,20 +9,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import uvicorn
 
 from posterase.errors import InvalidOptionError, PosteraseError
 from posterase.interfaces.service.app import create_app
+from posterase.interfaces.service.connections import Connection
 from posterase.interfaces.service.keeper import Keeper
 from posterase.interfaces.service.settings import Settings
 from posterase.record.opening import open_record
 from posterase.record.runs import recover
 
 AGAIN_S = 2.0
-"""Until a worker that ended is started anew."""
+"""Until a worker that ended is started anew; longer each time, where it ends again and again."""
+LONGEST_WAIT_S = 60.0
 BEYOND_GRACE_S = 10.0
 """For a worker to hand back what it could not finish."""
 
@@ -30,8 +32,8 @@ BEYOND_GRACE_S = 10.0
 class Workers:
     """Processes that run orders; one that ends is started anew."""
 
-    def __init__(self, command: Sequence[str], number: int):
-        self.command, self.number = command, number
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], number: int):
+        self.command, self.environment, self.number = command, environment, number
         self.running: list[subprocess.Popen[bytes]] = []
         self._over = threading.Event()
         self._watch = threading.Thread(target=self._keep_alive, daemon=True)
@@ -60,14 +62,22 @@ class Workers:
                 each.wait()
 
     def _new(self) -> subprocess.Popen[bytes]:
-        """In a session of its own: Ctrl-C and the end of the terminal are not for it."""
-        return subprocess.Popen(self.command, stdin=subprocess.DEVNULL, start_new_session=True)
+        """In a session of its own: Ctrl-C and the end of the terminal are not for it. What models print is nobody's."""
+        return subprocess.Popen(
+            self.command,
+            env={**os.environ, **self.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _keep_alive(self) -> None:
-        while not self._over.wait(AGAIN_S):
-            for place, each in enumerate(self.running):
-                if each.poll() is not None:
-                    self.running[place] = self._new()
+        wait = AGAIN_S
+        while not self._over.wait(wait):
+            ended = [place for place, each in enumerate(self.running) if each.poll() is not None]
+            for place in ended:
+                self.running[place] = self._new()
+            wait = min(2 * wait, LONGEST_WAIT_S) if ended else AGAIN_S
 
 
 def serve(
@@ -107,7 +117,8 @@ def serve(
     """
     listening = _bound(host, port)
     keeper = Keeper(url, folder)
-    helpers = Workers(worker_command(url, folder, within, grace_s), workers)
+    own = {"POSTERASE_RECORD": url, "POSTERASE_KEYS": str(folder)}  # not as arguments: a URL may hold a password
+    helpers = Workers(worker_command(within, grace_s), own, workers)
     app = create_app(keeper, settings, helpers.alive)
     server = _Server(
         uvicorn.Config(
@@ -118,9 +129,18 @@ def serve(
             timeout_graceful_shutdown=10,
             ssl_certfile=certificate,
             ssl_keyfile=key,
+            http=Connection,
+            proxy_headers=settings.https and certificate is None,
         ),
         ready,
     )
+    try:
+        server.config.load()
+    except OSError as error:  # as errors of SSL are
+        said = error.strerror or str(error)
+        raise InvalidOptionError(
+            f"the files for HTTPS cannot be used: {said}.", "check them and their paths."
+        ) from None
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # else the server would end us with itself
     helpers.start()
     try:
@@ -139,12 +159,14 @@ def _bound(host: str, port: int) -> socket.socket:
         return socket.create_server((place[0], place[1]), family=family)
     except OSError as error:
         said = error.strerror or type(error).__name__
-        raise InvalidOptionError(f"{host}:{port} cannot be listened on: {said}.", "choose another --port.") from None
+        raise InvalidOptionError(
+            f"{host}:{port} cannot be listened on: {said}.", "choose another --host or --port."
+        ) from None
 
 
-def worker_command(url: str, folder: Path, within: str | None, grace_s: float) -> list[str]:
+def worker_command(within: str | None, grace_s: float) -> list[str]:
     """What starts a worker of this process."""
-    options = ["--record", url, "--keys", str(folder), "--grace", f"{grace_s:g}", "--parent", str(os.getpid())]
+    options = ["--grace", f"{grace_s:g}", "--parent", str(os.getpid())]
     due = [] if within is None else ["--run-within", within]
     return [sys.executable, "-m", "posterase.interfaces.cli", "requests", "work", *options, *due]
 

@@ -1,6 +1,7 @@
 """Sign-ins to the dashboard: a cookie that names a token, signed by the record's own secret.
 
-Nothing is kept on the server: a sign-in outlives its restart, and ends with the token, which is looked up every time.
+A sign-in outlives the server's restart. It ends after some hours, by signing out, and with its token, which is looked
+up every time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ WRITTEN = re.compile(r"([0-9a-f]{16})\.(\d{1,12})\.([0-9a-f]{16})\.([0-9a-f]{64}
 class Session:
     """A sign-in."""
 
+    id: str
     token: str
     """The token's id."""
+    until: int
+    """When it ends by itself, in Unix seconds."""
     written: str
     """The cookie."""
 
@@ -33,8 +37,9 @@ def cookie_name(https: bool) -> str:
 
 def new_session(keys: Keys, token: str, seconds: int) -> Session:
     """The session of a token that was just shown."""
-    content = f"{token}.{int(time.time()) + seconds}.{secrets.token_hex(8)}"
-    return Session(token, f"{content}.{_seal(keys, 'session', content)}")
+    own, until = secrets.token_hex(8), int(time.time()) + seconds
+    content = f"{token}.{until}.{own}"
+    return Session(own, token, until, f"{content}.{_seal(keys, 'session', content)}")
 
 
 def session_of(keys: Keys, cookie: str) -> Session | None:
@@ -42,7 +47,7 @@ def session_of(keys: Keys, cookie: str) -> Session | None:
     found = WRITTEN.fullmatch(cookie)
     if found is None or not hmac.compare_digest(found[4], _seal(keys, "session", cookie.rpartition(".")[0])):
         return None
-    return Session(found[1], cookie) if int(found[2]) > time.time() else None
+    return Session(found[3], found[1], int(found[2]), cookie) if int(found[2]) > time.time() else None
 
 
 def csrf_of(keys: Keys, session: Session) -> str:

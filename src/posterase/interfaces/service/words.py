@@ -28,7 +28,7 @@ STATES = {
 
 
 def deadline(request: Request, now: dt.datetime) -> str:
-    """How long there is, or was: `3 days late`, `due today`, `due in 12 days`."""
+    """How long there is, or was: `3 days late`, `due in 12 days`."""
     if request.state not in OPEN:
         return f"answered {day(request.answered_at)}"
     left = time_of(request.due_at, "due_at") - now

@@ -24,6 +24,18 @@ def upgrade() -> None:
         comment="Who may do what over HTTP.",
     )
     op.create_table(
+        "ended_sessions",
+        sa.Column("id", sa.String(length=16), nullable=False),
+        sa.Column(
+            "until",
+            sa.BigInteger(),
+            nullable=False,
+            comment="When it would have ended by itself, in Unix seconds.",
+        ),
+        sa.PrimaryKeyConstraint("id"),
+        comment="Sign-ins to the dashboard that were ended before their time.",
+    )
+    op.create_table(
         "orders",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("project", sa.String(length=64), nullable=False),
@@ -32,6 +44,7 @@ def upgrade() -> None:
         sa.Column("ordered_at", sa.String(length=20), nullable=False),
         sa.Column("started_at", sa.String(length=20), nullable=True),
         sa.Column("ended_at", sa.String(length=20), nullable=True),
+        sa.Column("attempts", sa.Integer(), nullable=False, comment="How many times a worker has begun it."),
         sa.Column("failed", sa.Boolean(), nullable=False),
         sa.Column("said", sa.Text(), nullable=False, comment="What goes on, or what came of it."),
         sa.ForeignKeyConstraint(["project"], ["projects.name"], name=op.f("fk_orders_project")),
