@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -40,10 +42,10 @@ ELSEWHERE = {
     "pip install .": "the newcomer's test, with extras",
     "posterase reproduce page FOLDER --out PAGE.md": "test_bnn_tables.py, with a folder",
     "posterase keys revoke ID": "test_service.py, with an id",
-    "posterase demo": "test_gmm.py, with another folder",
-    "posterase reproduce gmm": "test_gmm.py, with fewer chains",
-    "posterase reproduce diabetes": "test_diabetes.py",
-    "posterase reproduce digits": "test_bnn_tables.py, in small",
+    "posterase demo": "test_every_long_example_works_as_pasted, into another folder",
+    "posterase reproduce gmm": "the same",
+    "posterase reproduce diabetes": "test_every_example_works_as_pasted, into another folder",
+    "posterase reproduce digits": "test_every_long_example_works_as_pasted, into another folder",
     "posterase reproduce fashion-mnist": "on a GPU: docs/results/networks.md",
     "posterase reproduce cifar10": "on a GPU: docs/results/networks.md",
     "posterase bench posteriors": "most of an hour: docs/results/posteriors.md",
@@ -195,6 +197,81 @@ def test_the_command_line(tmp_path):
 @pytest.mark.slow
 def test_the_commands_of_data(tmp_path):
     shell(tmp_path, *IN_TEXT[1:])
+
+
+ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
+
+PREPARED = {
+    "requests project": ["export POSTERASE_KEYS=keys"],
+    "requests extend": [f"posterase requests add radon AITKIN --regulation gdpr --id {ID}"],
+    "requests show": ["posterase requests run radon"],
+    "requests cancel": [
+        "export POSTERASE_RECORD=other.db",
+        "posterase requests project radon.toml --refitted",
+        f"posterase requests add radon LAKE --regulation gdpr --id {ID}",
+    ],
+    "requests export": ["unset POSTERASE_RECORD"],
+    "verify": ["cp keys/public.key public.key"],
+    "report": ["posterase erase fit.nc --rows 3,17 --out again.nc --verdict verdict.json --preprocessing none"],
+}
+"""What an example takes for granted."""
+
+IN_ORDER = [
+    *("keys new", "requests project", "requests add", "requests list", "requests extend", "requests run"),
+    *("requests show", "requests cancel", "requests export", "verify", "keys show", "keys rotate", "keys token"),
+    *("keys tokens", "keys revoke", "erase", "assess", "report", "doctor", "data list", "data where", "data check"),
+    *("reproduce fashion-mnist", "reproduce cifar10", "reproduce page", "reproduce diabetes"),
+]
+LONG = ["demo", "reproduce gmm", "reproduce digits"]
+UNTIL_A_SIGNAL = ["serve", "requests work"]
+NOT_HERE = {"bench posteriors": "most of an hour: docs/results/posteriors.md"}
+
+
+def example_of(name):
+    return re.search(r"Example: `(posterase [^`]+)`", COMMANDS[name].help)[1]
+
+
+def write_fits(folder):
+    """A fit with two houses in ANOKA, rows 3 and 17; fits without them; and a project of its own."""
+    county = np.full(60, "HENNEPIN")
+    county[[3, 17]], county[[4, 18]], county[[5, 19]] = "ANOKA", "AITKIN", "LAKE"
+    values = np.random.default_rng(0).normal(size=60)
+    kept = county != "ANOKA"
+    for name, rows in (("fit", kept | True), ("radon", kept | True), ("refit-1", kept), ("refit-2", kept)):
+        write_draws(folder / f"{name}.nc", county[rows], values[rows], name="county")
+    (folder / "radon.toml").write_text('name = "radon"\ndraws = "radon.nc"\nbridge = "arviz"\nsubject = "county"\n')
+
+
+def test_every_example_is_known():
+    assert sorted([*IN_ORDER, *LONG, *UNTIL_A_SIGNAL, *NOT_HERE]) == sorted(COMMANDS)
+
+
+@pytest.mark.slow
+def test_every_example_works_as_pasted(tmp_path):
+    write_fits(tmp_path)
+    shutil.copytree(ROOT / "docs" / "results" / "networks", tmp_path / "docs" / "results" / "networks")
+    shell(tmp_path, *(line for name in IN_ORDER for line in (*PREPARED.get(name, []), example_of(name))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LONG)
+def test_every_long_example_works_as_pasted(tmp_path, name):
+    shell(tmp_path, example_of(name).replace("/tmp", str(tmp_path)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", UNTIL_A_SIGNAL)
+def test_examples_that_go_on_until_a_signal(tmp_path, name):
+    shell(tmp_path, example_of("keys new"))
+    own = environment(tmp_path) | {"POSTERASE_KEYS": "keys"}
+    running = subprocess.Popen(["bash", "-c", f"exec {example_of(name)}"], cwd=tmp_path, env=own)
+    if name == "serve":
+        until(lambda: _answers("http://127.0.0.1:8350/sign-in"), 60)
+    else:
+        time.sleep(4)
+    assert running.poll() is None
+    running.terminate()
+    assert running.wait(90) == 0
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def check(
 
     A set without any file here is wrong only where it is named; test images may be absent.
 
-    Example: `posterase data check mnist cifar10`
+    Example: `posterase data check`
     """
     right: dict[str, bool] = {}
     for each in _asked(name or []):

@@ -113,7 +113,7 @@ def requests_work(
 ) -> None:
     """Run what the service is asked to run, until SIGTERM. `posterase serve` starts workers by itself.
 
-    Example: `posterase requests work --run-within 7d --record postgresql://posterase@db/erasures`
+    Example: `posterase requests work --run-within 7d`
     """
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once
