@@ -18,12 +18,11 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import httpx
 import numpy as np
 from tests.databases import missing, new_database, postgresql_server
 
@@ -87,52 +86,84 @@ def served(url: str, folder: Path) -> Iterator[str]:
         process.stdout.close()
 
 
+class Answer(NamedTuple):
+    """What came back."""
+
+    code: int
+    body: bytes
+
+    def json(self) -> Any:
+        """What it says."""
+        return json.loads(self.body)
+
+
+class Line:
+    """A connection that is kept: as little as HTTP needs, so that clients do not take the server's processor."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: str):
+        self.reader, self.writer, self.secret = reader, writer, secret
+
+    async def ask(self, method: str, path: str, content: Any = None) -> Answer:
+        """One request, and its answer."""
+        body = b"" if content is None else json.dumps(content).encode()
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {self.secret}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        self.writer.write(head.encode() + body)
+        status, *lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length:"))
+        return Answer(int(status.split()[1]), await self.reader.readexactly(length))
+
+
 class Load:
     """Clients, what they know, and how long they waited."""
 
     def __init__(self, address: str, secret: str):
-        limits = httpx.Limits(max_connections=CLIENTS, max_keepalive_connections=CLIENTS)
-        headers = {"Authorization": f"Bearer {secret}"}
-        self.http = httpx.AsyncClient(base_url=address, headers=headers, limits=limits, timeout=60)
+        self.host, self.port = address.removeprefix("http://").split(":")
+        self.secret = secret
         self.seconds: dict[str, list[float]] = collections.defaultdict(list)
         self.known: dict[str, str] = {}
         """The state of every request, as its client knows it."""
 
     async def run(self) -> Load:
         """All clients, until the time is over."""
-        async with self.http, asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group:
             ends = time.monotonic() + SECONDS
             for number in range(CLIENTS):
                 group.create_task(self._client(number, ends))
         return self
 
     async def _client(self, number: int, ends: float) -> None:
-        turn = 0
+        reader, writer = await asyncio.open_connection(self.host, int(self.port))
+        line, turn = Line(reader, writer, self.secret), 0
         while time.monotonic() < ends:
             asked = _submission(number, turn)
             identity = asked["subject_request_id"]
-            first = await self._call("submit", "POST", "/requests", json=asked)
-            assert first.status_code in (200, 201), first.text
+            first = await self._timed("submit", line.ask("POST", "/requests", asked))
+            assert first.code in (200, 201), first
             self.known.setdefault(identity, "pending")
             for _ in range(READS):
-                status = await self._call("read", "GET", f"/requests/{identity}")
-                assert status.status_code == 200, status.text
+                status = await self._timed("read", line.ask("GET", f"/requests/{identity}"))
+                assert status.code == 200, status
                 assert status.json()["request_status"] in ("pending", "cancelled")
             if turn % 4 == 1:
-                again = await self._call("again", "POST", "/requests", json=asked)
-                assert again.status_code == 200, again.text
+                again = await self._timed("again", line.ask("POST", "/requests", asked))
+                assert again.code == 200, again
             if turn % 4 == 2:
-                listed = await self._call("list", "GET", "/requests", params={"limit": 50})
+                listed = await self._timed("list", line.ask("GET", "/requests?limit=50"))
                 assert len(listed.json()["requests"]) <= 50
             if turn % 4 == 3 and number % 2 == 0:
-                gone = await self._call("cancel", "DELETE", f"/requests/{identity}")
-                assert gone.status_code == 202, gone.text
+                gone = await self._timed("cancel", line.ask("DELETE", f"/requests/{identity}"))
+                assert gone.code == 202, gone
                 self.known[identity] = "cancelled"
             turn += 1
+        writer.close()
+        await writer.wait_closed()
 
-    async def _call(self, what: str, method: str, path: str, **options: Any) -> httpx.Response:
+    async def _timed(self, what: str, asked: Awaitable[Answer]) -> Answer:
         start = time.perf_counter()
-        answer = await self.http.request(method, path, **options)
+        answer = await asked
         self.seconds[what].append(time.perf_counter() - start)
         return answer
 

@@ -41,7 +41,7 @@ ELSEWHERE = {
     'pip install "jax[cuda13]"': "on a GPU, by hand",
     "pip install .": "the newcomer's test, with extras",
     "posterase reproduce page FOLDER --out PAGE.md": "test_bnn_tables.py, with a folder",
-    "posterase keys revoke ID": "test_service.py, with an id",
+    "posterase keys revoke NAME": "test_every_example_works_as_pasted, with a name",
     "posterase demo": "test_every_long_example_works_as_pasted, into another folder",
     "posterase reproduce gmm": "the same",
     "posterase reproduce diabetes": "test_every_example_works_as_pasted, into another folder",

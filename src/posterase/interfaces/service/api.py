@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -66,15 +66,15 @@ def caller_of(request: Request) -> Caller:
     return request.scope["state"]["caller"]
 
 
-def keeper_of(request: Request) -> Keeper:
-    """The record."""
+async def keeper_of(request: Request) -> Keeper:
+    """The record. What is not async would be called in a thread."""
     return request.app.state.keeper
 
 
-def needs(*roles: Role) -> Callable[[Request], Caller]:
+def needs(*roles: Role) -> Callable[[Request], Awaitable[Caller]]:
     """A caller with one of these roles."""
 
-    def allowed(request: Request) -> Caller:
+    async def allowed(request: Request) -> Caller:
         caller = caller_of(request)
         if not set(roles) & set(caller.token.roles):
             raise HTTPException(403, f"this needs a token with the role {' or '.join(roles)}.")

@@ -27,7 +27,8 @@ class Connection(H11Protocol):
         super().connection_made(transport)
         self._counted = self.client[0] if self.client else "unknown"
         _of[self._counted] += 1
-        if _of.total() > MOST or _of[self._counted] > MOST_OF_ONE:
+        alone = not self.config.proxy_headers  # behind a proxy all have its address
+        if _of.total() > MOST or (alone and _of[self._counted] > MOST_OF_ONE):
             transport.close()
             return
         self._wait()
