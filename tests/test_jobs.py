@@ -276,6 +276,20 @@ def test_a_model_by_its_function(here):
     assert float((after.weights * after.params["mu"]).sum()) == pytest.approx(mean, abs=5 * sd / 1000**0.5)
 
 
+def test_a_models_file_is_as_any_module(here):
+    """With classes that look for their module, and imports that come late."""
+    text = (here / "visits.py").read_text()
+    (here / "beside.py").write_text("NOISE = 1.0\n")
+    late = (
+        "from __future__ import annotations\nimport dataclasses\n@dataclasses.dataclass\nclass Settings:\n    n: int\n"
+    )
+    built = text.replace("def build(draws):\n", "def build(draws):\n    from beside import NOISE\n")
+    assert built != text
+    (here / "other.py").write_text(late + built)
+    call("erase", "fit.nc", "--model", "other:build", "--rows", "3", "--by", "person", "--out", "kept.nc")
+    assert (here / "kept.nc").exists()
+
+
 def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, capsys):
     call("keys", "new", "example.org/erasures")
     (here / "job.toml").write_text(JOB.replace("ess = 300", "ess = 1999"))

@@ -98,6 +98,25 @@ def test_numbers_are_behind_the_pictures(accepted):
     assert f"{accepted.verdict.pareto_k:.2f}" in text
 
 
+def test_what_moved_is_told_from_before_to_after(problem, accepted):
+    """Not to a refit, which may be anywhere."""
+    model, draws, refit = problem
+    far = pe.Draws({"a<b": refit.params["a<b"] + 50})
+    with_far = pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], refits=far)
+    told = [re.search(r"moved by ([\d.e+-]+) standard", report(each))[1] for each in (accepted, with_far)]
+    assert told[0] == told[1]
+
+
+def test_marks_say_which_line_was_passed(problem):
+    """k̂ may be fine where the draws are too few."""
+    model, draws, _ = problem
+    refused = pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
+    text = report(refused)
+    k, ess = (re.search(rf'aria-label="({name}[^"]*)"', text)[1] for name in ("k̂ of each", "Effective draws"))
+    assert ", passed" in k
+    assert "not passed" in ess
+
+
 def test_a_refusal_says_why_and_what_to_do(problem):
     model, draws, _ = problem
     refused = pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], policy=pe.Policy(ess=1999.0))

@@ -21,15 +21,8 @@ from posterase.files import make_folder, written_whole
 from posterase.interfaces.bars import BAR, bars
 from posterase.interfaces.data_commands import data
 from posterase.interfaces.file_commands import assess, erase, report
-from posterase.interfaces.record_commands import (
-    DEFAULT_RECORD,
-    KeysFolder,
-    RecordUrl,
-    keys,
-    keys_folder,
-    requests,
-    verify,
-)
+from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.record_commands import keys, requests, verify
 from posterase.interfaces.say import Commands, Said
 from posterase.interfaces.service_commands import serve
 from posterase.interfaces.status import ERROR, STOPPED

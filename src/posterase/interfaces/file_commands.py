@@ -15,6 +15,7 @@ import typer
 
 from posterase.errors import InputFileError, OutputError
 from posterase.files import check_writable, written_whole
+from posterase.interfaces.places import KeysFolder, keys_folder
 from posterase.interfaces.say import Said, print_line
 from posterase.interfaces.status import REFUSED
 
@@ -46,15 +47,6 @@ Refits = Annotated[
 ]
 JobSeed = Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.", show_default="0")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs that are there.")]
-KeysFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--keys",
-        envvar="POSTERASE_KEYS",
-        help="The folder of keys, for a certificate.",
-        show_default="~/.config/posterase/keys",
-    ),
-]
 
 
 def erase(
@@ -127,7 +119,6 @@ def _near(path: Path) -> Path:
 
 
 def _loaded(folder: Path | None) -> Keys:
-    from posterase.interfaces.record_commands import keys_folder
     from posterase.record.keyring import load_keys
 
     return load_keys(folder or keys_folder())
@@ -314,10 +305,9 @@ def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequenc
     """Draws of files, of the parameters that all of them have in one shape: groups without rows are cut out."""
     from posterase.draws import Draws
     from posterase.plotting import Sample
-
-    label = "after" if told["verdict"]["accepted"] else "after (refused)"
     from posterase.trees import read_tree
 
+    label = "after" if told["verdict"]["accepted"] else "after (refused)"
     trees = [read_tree(path).load() for path in (before, after, *refits)]
     labels = ["before", label, *("refit" for _ in refits)]
     shapes = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -15,8 +14,8 @@ from rich.console import Console
 
 from posterase.errors import InvalidOptionError, LedgerError, PosteraseError
 from posterase.files import check_writable, written_whole
-from posterase.interfaces.say import Commands, Said
-from posterase.interfaces.say import print_line as print_line
+from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.say import Commands, Said, print_line, print_table
 from posterase.interfaces.status import BUSY, ERROR, REFUSED
 
 if TYPE_CHECKING:
@@ -29,24 +28,8 @@ requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_arg
 keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
 
 
-def keys_folder() -> Path:
-    """Keys are kept apart from projects, so that nobody shares them by mistake."""
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else Path.home() / ".config") / "posterase" / "keys"
-
-
-RecordUrl = Annotated[
-    str, typer.Option("--record", envvar="POSTERASE_RECORD", help="A SQLite file, or postgresql://user@host/database.")
-]
-KeysFolder = Annotated[
-    Path | None,
-    typer.Option(
-        "--keys", envvar="POSTERASE_KEYS", help="The folder of keys.", show_default="~/.config/posterase/keys"
-    ),
-]
 Identity = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
 Reason = Annotated[str, typer.Option(help="Why. The ledger keeps it: do not name the subject.")]
-DEFAULT_RECORD = "posterase-record.db"
 
 
 def _states() -> list[str]:
@@ -312,8 +295,7 @@ def requests_run(
         from posterase.record.times import span_of
 
         span = None if due_within is None else span_of(due_within)
-        with said.aside.status("claiming requests") as status:
-            ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=status.update)
+        ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=said.step)
     if ran is None:
         print_line(f"Another process is running {project}.")
         raise typer.Exit(BUSY)
@@ -425,13 +407,3 @@ def _write(path: Path | None, content: bytes) -> None:
 
 def _shown(request: Request) -> dict[str, Any]:
     return dataclasses.asdict(request)
-
-
-def print_table(lines: Sequence[Sequence[str]]) -> None:
-    """Columns that are never cut: ids are there to be copied."""
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    console = Console()
-    for number, line in enumerate(lines):
-        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        style = "bold" if number == 0 else "red" if "LATE" in text else None
-        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

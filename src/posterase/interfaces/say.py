@@ -17,7 +17,7 @@ import inspect
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any
 
@@ -56,6 +56,10 @@ class Said:
     def aside(self) -> Console:
         """Where progress is shown: beside the output, so that it can be piped."""
         return Console(stderr=True, quiet=self.quiet)
+
+    def step(self, text: str) -> None:
+        """A line beside the output, on what is done now; bars of the work itself may follow it."""
+        self.aside.print(f"{text} …", style="dim", markup=False, highlight=False, soft_wrap=True)
 
     @property
     def progress(self) -> bool | None:
@@ -124,3 +128,13 @@ def _saying(function: Callable[..., Any]) -> Callable[..., Any]:
 def print_line(text: str) -> None:
     """A line as it is, however long."""
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_table(lines: Sequence[Sequence[str]]) -> None:
+    """Columns that are never cut: ids are there to be copied."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    console = Console()
+    for number, line in enumerate(lines):
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        style = "bold" if number == 0 else "red" if "LATE" in text else None
+        console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

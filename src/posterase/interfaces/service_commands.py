@@ -9,18 +9,9 @@ from typing import Annotated
 import typer
 
 from posterase.errors import InvalidOptionError
-from posterase.interfaces.record_commands import (
-    DEFAULT_RECORD,
-    KeysFolder,
-    RecordUrl,
-    keys,
-    keys_folder,
-    opened_record,
-    print_line,
-    print_table,
-    requests,
-)
-from posterase.interfaces.say import Said
+from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.record_commands import keys, opened_record, requests
+from posterase.interfaces.say import Said, print_line, print_table
 
 Within = Annotated[
     str | None, typer.Option(help="Run what is due so soon by itself: 7d, 36h, 2w. Else only where it is ordered.")
