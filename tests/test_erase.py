@@ -349,6 +349,18 @@ def test_columns_are_named():
     assert element_names(DRAWS.params) == ["beta[0]", "beta[1]", "beta[2]"]
 
 
+def test_progress_is_told_to_whoever_listens():
+    from posterase.progress import told_to
+
+    heard = []
+    with told_to(heard.append):
+        pe.erase(MODEL, DRAWS, np.arange(35))
+    assert [said.split(": ")[1] for said in heard] == ["Reweight", "Transport"]
+    assert heard[1].startswith("erasing, 2 of ")
+    pe.erase(MODEL, DRAWS, [5])
+    assert len(heard) == 2
+
+
 def test_progress_appears_after_a_while(monkeypatch, capsys):
     import time
 

@@ -5,17 +5,35 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 PATIENCE = 2.0
 """Seconds before anything is shown."""
+
+
+_listener: ContextVar[Callable[[str], None] | None] = ContextVar("listener", default=None)
+
+
+@contextmanager
+def told_to(listener: Callable[[str], None]) -> Iterator[None]:
+    """Have progress told to a function, where there is no terminal to show it on."""
+    token = _listener.set(listener)
+    try:
+        yield
+    finally:
+        _listener.reset(token)
 
 
 @contextmanager
 def shown(title: str, total: int, wanted: bool | None = None) -> Iterator[Callable[[str, int], None]]:
     """A bar that appears after two seconds; the function given back takes what is being done, and how far it is.
 
-    `wanted`: True or False; None, on a terminal only.
+    `wanted`: True or False; None, on a terminal only. Where somebody listens, they are told instead.
     """
+    listener = _listener.get()
+    if listener is not None:
+        yield lambda what, done: listener(f"{title}, {done + 1} of {total}: {what}")
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

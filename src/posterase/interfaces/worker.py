@@ -16,6 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from posterase.errors import KeyFileError, PosteraseError
+from posterase.progress import told_to
 from posterase.record.opening import open_record
 from posterase.record.orders import (
     Order,
@@ -126,15 +127,20 @@ class Worker:
         if order.attempts >= MOST_ATTEMPTS:
             end_order(record, order.id, f"its worker ended {order.attempts} times while it ran.", failed=True)
             return True
+
+        def report(said: str) -> None:
+            say_of_order(record, order.id, said)
+
         try:
-            ran = run(
-                record.acting_as(order.actor),
-                order.project,
-                self.opener,
-                due_within=order.within,
-                begun=lambda: begin_order(record, order.id),
-                report=lambda said: say_of_order(record, order.id, said),
-            )
+            with told_to(report):
+                ran = run(
+                    record.acting_as(order.actor),
+                    order.project,
+                    self.opener,
+                    due_within=order.within,
+                    begun=lambda: begin_order(record, order.id),
+                    report=report,
+                )
         except KeyFileError:
             raise  # the keys were changed: the record is opened with the new ones, and the order is still open
         except PosteraseError as error:
