@@ -135,7 +135,9 @@ def _page(value: dict[str, Any]) -> str:
     erasure, run = value["erasure"], value["run"]
     facts = [*_request(value), ("Rows removed", str(value["rows"]["count"]))]
     if run["requests"] > 1 and value["rows"]["count"]:
-        facts.append(("Run together with", f"{run['requests'] - 1} other requests, {run['rows']} rows in all"))
+        others = run["requests"] - 1
+        said = f"{others} other request{'s' if others > 1 else ''}, {run['rows']} rows in all"
+        facts.append(("Run together with", said))
     measured, alone = _measured(erasure) if erasure else [], value["ledger"] is None
     parts = [
         _HEAD,
