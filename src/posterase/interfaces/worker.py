@@ -10,12 +10,13 @@ import contextlib
 import datetime as dt
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from posterase.errors import KeyFileError, PosteraseError
+from posterase.errors import KeyFileError, PosteraseError, RecordError
 from posterase.progress import told_to
 from posterase.record.opening import open_record
 from posterase.record.orders import (
@@ -35,8 +36,8 @@ PAUSE_S = 0.5
 """Between two looks for orders."""
 MOST_ATTEMPTS = 3
 """Of an order whose runs end their process, as one that needs too much memory does."""
-AFTER_FAILURE = dt.timedelta(minutes=10)
-"""Until a project whose run failed is run again by itself."""
+PERIOD = dt.timedelta(minutes=10)
+"""A project is run by itself so often at most: what a run has left waiting would else be run at once, for ever."""
 
 
 class Stopped(BaseException):
@@ -75,6 +76,7 @@ class Worker:
         self.url, self.folder, self.opener = url, folder, opener
         self.within, self.grace_s, self.parent = within, grace_s, parent
         self.stopping = False
+        self._last_problem = ""
 
     def work(self, idle: Callable[[], None] = lambda: time.sleep(PAUSE_S)) -> None:
         """Take one order after the other."""
@@ -85,10 +87,17 @@ class Worker:
             while not self._done():
                 try:
                     self._work_with(open_record(self.url, self.folder, actor="the worker"), idle)
-                except PosteraseError:  # the database is away, or keys were changed: open it again
+                except PosteraseError as error:  # the database is away, or keys were changed: open it again
+                    self._complain(str(error))
                     idle()
         except Stopped:
             pass
+
+    def _complain(self, problem: str) -> None:
+        """Once, however often it is tried again."""
+        if problem != self._last_problem:
+            print(problem, file=sys.stderr, flush=True)
+            self._last_problem = problem
 
     def _asked_to_end(self, number: int, frame: FrameType | None) -> None:
         if not self.stopping:
@@ -119,14 +128,17 @@ class Worker:
         soon = record.clock() + self.within
         for project in {each.project for each in record.find(states=("pending",), due_before=soon, limit=1000)}:
             last = newest_order(record, project)
-            if last is None or not last.failed_since(record.clock() - AFTER_FAILURE):
+            if last is None or last.ended_before(record.clock() - PERIOD):
                 place_order(record, project, self.within)
 
     def _run(self, record: Record, order: Order) -> bool:
         """Run an order; False where another worker has the project."""
-        if order.attempts >= MOST_ATTEMPTS:
-            end_order(record, order.id, f"its worker ended {order.attempts} times while it ran.", failed=True)
-            return True
+
+        def begun() -> None:
+            if order.attempts >= MOST_ATTEMPTS:
+                problem = f"its worker ended {order.attempts} times while it ran."
+                raise RecordError(problem, "see whether it needs more memory, and order it again.")
+            begin_order(record, order.id)
 
         def report(said: str) -> None:
             say_of_order(record, order.id, said)
@@ -138,7 +150,7 @@ class Worker:
                     order.project,
                     self.opener,
                     due_within=order.within,
-                    begun=lambda: begin_order(record, order.id),
+                    begun=begun,
                     report=report,
                 )
         except KeyFileError:

@@ -44,9 +44,9 @@ class Order:
         """As a span."""
         return None if self.within_s is None else dt.timedelta(seconds=self.within_s)
 
-    def failed_since(self, time: dt.datetime) -> bool:
-        """Whether it ended after this time, and in a failure."""
-        return self.failed and self.ended_at is not None and time_of(self.ended_at, "ended_at") > time
+    def ended_before(self, time: dt.datetime) -> bool:
+        """Whether it was over before this time."""
+        return self.ended_at is not None and time_of(self.ended_at, "ended_at") <= time
 
     def takes(self, request: Request) -> bool:
         """Whether a request that waits is one of those that it runs."""
