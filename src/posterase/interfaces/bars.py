@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 BAR = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"), TimeRemainingColumn())
+
+
+def shown_on(console: Console) -> Progress:
+    """Bars on a terminal; nothing where nobody looks."""
+    return Progress(*BAR, console=console, transient=True, disable=not console.is_terminal)
 
 
 def bars(progress: Progress, prefix: str) -> Callable[[str, int, int], None]:

@@ -12,13 +12,12 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress
 
 import posterase
 from posterase.errors import InvalidOptionError, MissingExtraError, PosteraseError
 from posterase.extras import need
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.bars import BAR, bars
+from posterase.interfaces.bars import bars, shown_on
 from posterase.interfaces.data_commands import data
 from posterase.interfaces.file_commands import assess, erase, report
 from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
@@ -283,7 +282,7 @@ def bench_posteriors(
     kept = json.loads(beside_out.read_text()) if go_on and beside_out.exists() else []
     finished = [posterior_bench.Done.from_dict(each) for each in kept]
     console = Console()
-    with Progress(*BAR, console=said.aside, transient=True) as progress:
+    with shown_on(said.aside) as progress:
         task = progress.add_task("")
         done = posterior_bench.run(
             folder,
@@ -332,7 +331,7 @@ def _reproduce_gmm(
     outcomes = []
     for sampler in samplers:
         settings = gmm.Settings(seed=seed, sampler=sampler, chains=chains, ablation=ablation)
-        with Progress(*BAR, console=said.aside, transient=True) as progress:
+        with shown_on(said.aside) as progress:
             outcomes.append(gmm.run(settings, bars(progress, f"{sampler.upper()}: ")))
         console.print(tables.gmm_table(outcomes[-1]), "")
     console.print(

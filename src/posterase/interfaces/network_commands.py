@@ -12,14 +12,13 @@ from typing import Any
 import jax
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.bars import BAR, bars
+from posterase.interfaces.bars import bars, shown_on
 from posterase.interfaces.say import Said
 
 SAMPLERS = ("sgld", "sghmc", "both")
@@ -96,7 +95,7 @@ def run_blocks(
     failed: dict[str, dict[str, str]] = {}
     for settings in blocks:
         begun = time.perf_counter()
-        with Progress(*BAR, console=said.aside, transient=True) as progress:
+        with shown_on(said.aside) as progress:
             block = bnn.run(
                 settings, data=data, stages=stages, methods=methods, report=bars(progress, f"{settings.title}: ")
             )
