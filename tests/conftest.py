@@ -18,6 +18,8 @@ with install_import_hook("posterase", "beartype.beartype"):
 import jax
 import pytest
 
+from tests.databases import missing, postgresql_server
+
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_compiled_programs() -> Iterator[None]:
@@ -38,6 +40,15 @@ def precision(request: pytest.FixtureRequest) -> Iterator[str]:
     """The same test in both precisions."""
     with jax.enable_x64(request.param == "float64"):
         yield request.param
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """A PostgreSQL server: see `tests/databases.py`."""
+    if missing():
+        pytest.skip(missing())
+    with postgresql_server() as url:
+        yield url
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

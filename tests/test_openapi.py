@@ -6,7 +6,7 @@ from schemathesis import GenerationMode, checks, openapi
 
 from posterase.interfaces.service.settings import Settings
 from posterase.record.tokens import make_token
-from tests.databases import missing, new_database, postgresql_server
+from tests.databases import new_database
 from tests.services import new_record, serving
 
 CHECKED = [
@@ -17,20 +17,12 @@ CHECKED = [
 ]
 
 
-@pytest.fixture(scope="module")
-def postgresql():
-    if missing():
-        pytest.skip(missing())
-    with postgresql_server() as server:
-        yield server
-
-
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def service(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("openapi")
     url = f"sqlite:///{folder}/record.db"
     if request.param == "postgresql":
-        url = new_database(request.getfixturevalue("postgresql"), "openapi")
+        url = new_database(request.getfixturevalue("server"), "openapi")
     record = new_record(folder, url)
     record.add("visits", "s1", "gdpr")
     _, secret = make_token(record, "a test", ["submit", "operate", "audit"])

@@ -35,7 +35,7 @@ from posterase.record.privacy import WITHHELD, mentions, told, written
 from posterase.record.project import Project
 from posterase.record.record import Record
 from posterase.record.times import due, span_of, text_of, time_of
-from tests.databases import missing, new_database, postgresql_server
+from tests.databases import new_database
 
 NAME = "example.org/erasures"
 START = dt.datetime(2026, 1, 31, 12, 0, tzinfo=dt.UTC)
@@ -53,14 +53,6 @@ class Clock:
 
     def __call__(self) -> dt.datetime:
         return self.time
-
-
-@pytest.fixture(scope="module")
-def server():
-    if missing():
-        pytest.skip(missing())
-    with postgresql_server() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -29,7 +29,6 @@ from tests.test_record import (  # noqa: F401 (fixtures)
     an_id,
     clock,
     new_database,
-    server,
     some_keys,
     url,
 )
@@ -578,7 +577,7 @@ def test_certificates_are_verified_offline_with_the_public_key_alone(record, tmp
     assert list(found.certificates) == kinds
 
 
-def test_certificates_of_both_databases_are_the_same_bytes(tmp_path, server):  # noqa: F811
+def test_certificates_of_both_databases_are_the_same_bytes(tmp_path, server):
     made = []
     for url in (f"sqlite:///{tmp_path / 'record.db'}", new_database(server, f"d{uuid.uuid4().hex}")):  # noqa: F402
         folder = tmp_path / "project"

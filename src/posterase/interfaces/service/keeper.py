@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -28,7 +27,6 @@ class Keeper:
         self.folder = folder
         self._record = open_record(url, folder, actor="the service")
         self._reading, self._writing, self._verifying = map(CapacityLimiter, (READERS, WRITERS, 1))
-        self._lock = threading.Lock()
 
     @property
     def record(self) -> Record:
@@ -65,6 +63,5 @@ class Keeper:
         try:
             return do(self._record)
         except KeyFileError:
-            with self._lock:
-                self._record.keys = load_keys(self.folder)
+            self._record.keys = load_keys(self.folder)
             return do(self._record)
