@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from posterase.bridges.numpyro import from_numpyro as from_numpyro
     from posterase.bridges.pymc import from_pymc as from_pymc
     from posterase.bridges.stan import from_stan as from_stan
+    from posterase.devices import join as join
+    from posterase.devices import mesh as mesh
     from posterase.draws import Draws as Draws
     from posterase.erasers.continuation import Continue as Continue
     from posterase.erasers.eraser import Erased as Erased
@@ -78,6 +80,7 @@ HOMES = {
     "bridges.numpyro": "from_numpyro",
     "bridges.pymc": "from_pymc",
     "bridges.stan": "from_stan",
+    "devices": "join mesh",
     "draws": "Draws",
     "erasers.continuation": "Continue",
     "erasers.eraser": "Erased Eraser",

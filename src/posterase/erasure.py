@@ -19,8 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
 
+from posterase import devices
 from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
 from posterase.columns import lagged
@@ -212,6 +214,7 @@ def erase(
     refits: Draws | Sequence[Draws] | None = None,
     spent: float = 0.0,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Erasure:
     """Erase rows from the draws of a model's posterior.
 
@@ -237,6 +240,8 @@ def erase(
         What earlier erasures of this posterior have spent; `result.erase(rows)` fills it in.
     progress
         Whether to show progress. None: on a terminal.
+    mesh
+        Devices to spread chains and rows over: `pe.mesh(chains=2, rows=4)`. None: one device.
 
     Examples
     --------
@@ -278,15 +283,20 @@ def erase(
     doubts = _doubts(draws, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
-    climb = _Climb(model, kept, draws, removal, policy, compared, spent)
     tried: list[Rung] = []
-    with shown("erasing", len(climbed), progress) as report:
+    with devices.over(mesh), shown("erasing", len(climbed), progress) as report:
+        spread = model.spread()
+        climb = _Climb(
+            spread, kept if spread is model else spread.without(removal), draws, removal, policy, compared, spent
+        )
         for number, eraser in enumerate(climbed):
             report(type(eraser).__name__, number)
             tried.append(climb.take(jax.random.fold_in(typed, number), eraser, tried[-1] if tried else None))
             if not tried[-1].objections:
                 break
     tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
+    if mesh is not None:
+        tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.at_home()) for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
     verdict = _verdict(tried, draws, policy, doubts, way_out)
     if verdict.accepted and came is not None and tried[-1].erased is not None:

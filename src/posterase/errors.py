@@ -178,6 +178,14 @@ class InvalidOptionError(PosteraseError, ValueError):
     """An option of an eraser or a solver outside its range."""
 
 
+class MeshError(PosteraseError, ValueError):
+    """A mesh of devices that cannot be made, or that has other axes than chains and rows."""
+
+
+class PeerLostError(PosteraseError, RuntimeError):
+    """Another process of the same run ended, or cannot be reached."""
+
+
 class StanProgramError(PosteraseError, ValueError):
     """A Stan program that does not compile, or that Stan refuses with its data or parameters."""
 

@@ -35,7 +35,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from posterase import checks
+from posterase import checks, devices
 from posterase.draws import Draws
 from posterase.errors import NotFactorisedError
 from posterase.parameters import check_known, parameter_names
@@ -171,6 +171,13 @@ class AbstractModel(eqx.Module):
         """The model of the kept rows. Nothing of the removed rows is left in it."""
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
         return self._without(self.present.at[removal.rows].set(False))
+
+    def spread(self: M) -> M:
+        """The model with its rows on the devices of the mesh that is set, some on each; others are as they are.
+
+        Rows keep their ids: what is filled in to cut them evenly comes last, and is absent.
+        """
+        return self
 
     # --- parameters
 
@@ -311,6 +318,13 @@ class Model(AbstractModel):
         padded = jnp.pad(rows, (0, -n % size), mode="edge").reshape(-1, size)
         return jax.lax.map(of, padded).ravel()[:n]
 
+    def spread(self: M) -> M:
+        parts = devices.shards(devices.ROWS)
+        if parts == 1:
+            return self
+        data = jax.tree.map(lambda leaf: devices.place_rows(leaf, parts), self.data)
+        return with_rows(self, data, jnp.pad(self.present, (0, -len(self.present) % parts)))
+
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements
 
@@ -356,7 +370,15 @@ class Model(AbstractModel):
         return max(256, BLOCK_ELEMENTS // self._row_elements)
 
     def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
-        """Σ log_likelihood over the counted rows, in blocks; the last block reaches back over rows already summed."""
+        """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
+        parts = devices.shards(devices.ROWS)
+        if parts == 1 or counted.shape[0] % parts:
+            return self._sum_blocks(params, data, counted)
+        cut = devices.cut_rows((data, counted), parts)
+        return jax.vmap(lambda part: self._sum_blocks(params, *part))(cut).sum()
+
+    def _sum_blocks(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
+        """The same in blocks; the last block reaches back over rows already summed."""
         precision = jnp.result_type(*jax.tree.leaves(params))
         total = counted.shape[0]
         size = min(total, self._block_rows)

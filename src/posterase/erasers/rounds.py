@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result, replaced
@@ -225,22 +226,23 @@ def _run(
     rows = rows_of(kept.present)
     vectors, unravel = as_vectors(ends)
     begun = None if starts is None else as_vectors(starts)[0]
-    one = functools.partial(_one, eraser, model, kept, rows, removal, unravel, control)
-    chains = jax.vmap(one)(keys, vectors, begun)
+
+    one = functools.partial(_one, unravel, control)
+    chains = devices.map_chains(one, (keys, vectors, begun), (eraser, model, kept, rows, removal))
     return chains._replace(theta=jax.vmap(unravel)(chains.theta))
 
 
 def _one(
-    eraser: RoundsEraser,
-    model: AbstractModel,
-    kept: Model,
-    rows: Rows,
-    removal: Removal,
     unravel: Unravel,
     n_control: int,
     key: Key[Array, ""],
     origin: PyTree,
     start: PyTree | None,
+    eraser: RoundsEraser,
+    model: AbstractModel,
+    kept: Model,
+    rows: Rows,
+    removal: Removal,
 ) -> Chain:
     """One chain's erasure; all densities are log densities, so that it climbs."""
     for_control, for_steps = jax.random.split(key)

@@ -14,6 +14,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from posterase import devices
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity
 from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
@@ -56,28 +57,38 @@ class Curvature(eqx.Module):
     def mv(self, vector: Float[Array, " d"]) -> Float[Array, " d"]:
         """H v."""
 
-        def product(theta: Float[Array, " d"]) -> Float[Array, " d"]:
-            return -jax.jvp(self._gradient, (theta,), (vector,))[1]
+        def product(theta: Array, density: Density, like: PyTree, vector: Array) -> Float[Array, " d"]:
+            return -jax.jvp(lambda at: gradient(density, at, like), (theta,), (vector,))[1]
 
-        return expectation(product, self.thetas, self.weights, self.density.elements)
+        shared = self.density, self.like, vector
+        return expectation(product, self.thetas, self.weights, self.density.elements, shared)
 
     def dense(self) -> Float[Array, "d d"]:
         """H as a matrix, for d small enough; symmetrised, since rounding is not."""
 
-        def hessian(theta: Float[Array, " d"]) -> Float[Array, "d d"]:
-            return -jax.jacfwd(self._gradient)(theta)
+        def hessian(theta: Array, density: Density, like: PyTree) -> Float[Array, "d d"]:
+            return -jax.jacfwd(lambda at: gradient(density, at, like))(theta)
 
-        matrix = expectation(hessian, self.thetas, self.weights, self.density.elements * self.size)
+        held = self.density.elements * self.size
+        matrix = expectation(hessian, self.thetas, self.weights, held, (self.density, self.like))
         return (matrix + matrix.T) / 2
-
-    def _gradient(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return gradient(self.density, theta, self.like)
 
 
 def gradient(density: Density, theta: Float[Array, " d"], like: PyTree) -> Float[Array, " d"]:
     """∇ of a log density at raveled unconstrained parameters."""
     unravel = ravel_pytree(like)[1]
     return jax.grad(lambda vector: density(unravel(vector)))(theta)
+
+
+def mean_gradient(
+    density: Density, thetas: Float[Array, "n d"], weights: Float[Array, " n"], like: PyTree
+) -> Float[Array, " d"]:
+    """E∇ of a log density over weighted draws."""
+
+    def at(theta: Array, density: Density, like: PyTree) -> Float[Array, " d"]:
+        return gradient(density, theta, like)
+
+    return expectation(at, thetas, weights, density.elements, (density, like))
 
 
 def ravel_draws(thetas: PyTree) -> Float[Array, "n d"]:
@@ -167,4 +178,8 @@ def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTre
 @eqx.filter_jit
 def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
     size = batch_size(REVERSE * density.elements, len(points))
-    return jax.lax.map(lambda theta: gradient(density, theta, like), points, batch_size=size)
+
+    def at(theta: Array, density: LogDensity, like: PyTree) -> Float[Array, " d"]:
+        return gradient(density, theta, like)
+
+    return devices.map_draws(at, points, size, (density, like))

@@ -11,6 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from posterase import devices
 from posterase.draws import Draws
 from posterase.errors import PrecisionError
 from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLikelihood
@@ -90,28 +91,28 @@ def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray
 
 @eqx.filter_jit
 def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"]:
-    def at(one: PyTree) -> Float[Array, ""]:
+    def at(one: PyTree, density: Density) -> Float[Array, ""]:
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
 
     n = jax.tree.leaves(params)[0].shape[0]
-    return jax.lax.map(at, params, batch_size=batch_size(density.elements, n))
+    return devices.map_draws(at, params, batch_size(density.elements, n), (density,))
 
 
 @eqx.filter_jit
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
     size = batch_size(density.elements, len(thetas))
-    return jax.lax.map(lambda theta: density(unravel(theta)), thetas, batch_size=size)
+    return devices.map_draws(lambda theta, density: density(unravel(theta)), thetas, size, (density,))
 
 
 @eqx.filter_jit
 def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: int, wide: bool) -> PyTree:
     n = jax.tree.leaves(params)[0].shape[0]
 
-    def at(one: PyTree) -> PyTree:
+    def at(one: PyTree, function: Callable[[PyTree], PyTree]) -> PyTree:
         return function(cast_floats(one, jnp.float64) if wide else one)
 
-    return jax.lax.map(at, params, batch_size=batch_size(elements, n))
+    return devices.map_draws(at, params, batch_size(elements, n), (function,))
 
 
 @eqx.filter_jit
@@ -135,21 +136,26 @@ def _unravel(like: PyTree, wide: bool) -> Callable[[Array], PyTree]:
 
 
 def expectation(
-    function: Callable[[Float[Array, " d"]], Array],
+    function: Callable[..., Array],
     thetas: Float[Array, "n d"],
     weights: Float[Array, " n"],
     elements: int,
+    shared: tuple[PyTree, ...] = (),
 ) -> Array:
-    """Σ wᵢ f(θᵢ), a batch of draws at a time; `elements` is how many numbers one evaluation of f holds."""
-    n = len(thetas)
-    size = batch_size(elements, n)
-    index = jnp.arange(-(-n // size) * size)
+    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements` is how many numbers one evaluation of f holds."""
+    n, parts = len(thetas), devices.shards(devices.CHAINS)
+    size = batch_size(elements, -(-n // parts))
+    index = jnp.arange(-(-n // (size * parts)) * size * parts)
     padded = jnp.where(index < n, weights[index % n], 0).reshape(-1, size)  # the padding repeats draws, with weight 0
 
-    def add(total: Array, batch: tuple[Array, Array]) -> tuple[Array, None]:
-        at, weight = batch
-        return total + jnp.tensordot(weight, jax.vmap(function)(thetas[at]), axes=1), None
+    zero = jax.eval_shape(function, thetas[0], *shared)
 
-    zero = jax.eval_shape(function, thetas[0])
-    batches = ((index % n).reshape(-1, size), padded)
-    return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
+    def total(batches: tuple[Array, Array], thetas: Array, *shared: PyTree) -> Array:
+        def add(total: Array, batch: tuple[Array, Array]) -> tuple[Array, None]:
+            at, weight = batch
+            values = jax.vmap(lambda theta: function(theta, *shared))(thetas[at])
+            return total + jnp.tensordot(weight, values, axes=1), None
+
+        return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
+
+    return devices.sum_parts(total, ((index % n).reshape(-1, size), padded), (thetas, *shared))

@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, check_informed, gradient
-from posterase.numerics.densities import batch_size, evaluate_at, expectation
+from posterase.numerics.curvature import Curvature, check_informed, gradient, mean_gradient
+from posterase.numerics.densities import batch_size, evaluate_at
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
@@ -329,8 +330,11 @@ def _look(
 
     def slopes(density: LogDensity | RemovedLogLikelihood) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
-        at = lambda theta: gradient(density, theta, like)  # noqa: E731
-        return jax.lax.map(lambda half: jax.lax.map(at, half, batch_size=size), samples)
+
+        def at(theta: Array, density: LogDensity | RemovedLogLikelihood, like: PyTree) -> Float[Array, " d"]:
+            return gradient(density, theta, like)
+
+        return jax.lax.map(lambda half: devices.map_draws(at, half, size, (density, like)), samples)
 
     return _Look(
         _curvatures(full, points, like), _curvatures(removed, points, like), slopes(full), slopes(removed).mean(axis=1)
@@ -371,7 +375,7 @@ def _settle_one(
     share = jnp.full(len(deviations), 1 / len(deviations), deviations.dtype)
 
     def step_at(target: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        push = expectation(lambda one: gradient(kept, target + one, like), deviations, share, kept.elements)
+        push = mean_gradient(kept, target + deviations, share, like)
         step = covariance @ (push - drift)
         return step, jnp.sqrt(step @ (precision @ step) / step.size)
 
@@ -412,7 +416,7 @@ def _low_rank(
 ) -> tuple[Float[Array, " d"], Float[Array, " r"], Float[Array, "d r"], Array, Float[Array, ""]]:
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
     share = jnp.full(len(sample), 1 / len(sample), sample.dtype)
-    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    push = mean_gradient(removed, sample, share, like)
     solved = CG(rtol=1e-3)(Curvature(kept, sample, share, like), push, scales)
     lost = Curvature(removed, sample, share, like)
     products = jax.vmap(lambda v: scales * lost.mv(scales * v), in_axes=1, out_axes=1)
