@@ -50,6 +50,7 @@ from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.progress import shown
 from posterase.stored import StoredLikelihoods
+from posterase.streams import told
 
 MOST_EXAMPLES = 200
 """Removed rows whose margins are compared."""
@@ -80,6 +81,7 @@ class RowLikelihoods(eqx.Module):
         return self.model.log_rows(params, self.rows)
 
 
+@told
 def assess(
     model: AbstractModel,
     before: Draws,
