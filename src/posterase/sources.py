@@ -26,7 +26,7 @@ BATCH_ROWS = 2**16
 """Rows of a parquet column that are decoded at once."""
 
 BUFFER_BYTES = 2**20
-"""What is read of a parquet file at once."""
+"""What is read of a parquet file, or copied from a mapped one, at once."""
 
 MAKE_ANEW = "leave the files alone while they are streamed; where they have to change, make the stream and model anew."
 
@@ -40,6 +40,8 @@ class Reader(abc.ABC):
     dtype: np.dtype[Any]
     chunk_rows: int = 1
     """Rows that are stored together, so that blocks better hold all of them."""
+    step_rows: int | None = None
+    """How many rows to read in one go, where fewer at a time take less memory and no more time."""
 
     @abc.abstractmethod
     def read(self, start: int, stop: int) -> Rows:
@@ -77,6 +79,7 @@ class Mapped(Sliced):
 
     def __init__(self, array: Shaped[np.ndarray, "rows ..."], memory: mmap.mmap, file: np.memmap[Any, Any] | None):
         super().__init__(array.view(np.ndarray))
+        self.step_rows = max(1, BUFFER_BYTES // max(1, array.nbytes // max(1, len(array))))
         self._memory = memory
         self._address = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
         name = None if file is None else file.filename

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import mmap
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -158,17 +159,19 @@ class Source:
 
     def _part(self, leaf: int, start: int, stop: int, size: int, check: bool) -> np.ndarray:
         reader, name = self.readers[leaf], self.names[leaf]
-        out = np.empty((size, *reader.shape[1:]), self.dtypes[leaf])
+        out = _empty((size, *reader.shape[1:]), self.dtypes[leaf])
         with _told_where(f"rows {start} to {stop - 1} of {name}"):
             reader.check()
-            rows = reader.read(start, stop)
-            if rows.shape != (stop - start, *reader.shape[1:]):
-                raise StreamError(f"{name} has fewer rows than it had.", MAKE_ANEW)
-            if check:
-                check_values(name, rows, self.dtypes[leaf], start)
-            out[: stop - start] = rows
+            for at in range(start, stop, reader.step_rows or stop - start):
+                end = min(at + (reader.step_rows or stop - start), stop)
+                rows = reader.read(at, end)
+                if rows.shape != (end - at, *reader.shape[1:]):
+                    raise StreamError(f"{name} has fewer rows than it had.", MAKE_ANEW)
+                if check:
+                    check_values(name, rows, self.dtypes[leaf], at)
+                out[at - start : end - start] = rows
+                reader.release(rows)
             out[stop - start :] = 0
-            reader.release(rows)
         return out
 
     def _taken(self, leaf: int, ids: Int[np.ndarray, " some"]) -> np.ndarray:
@@ -178,6 +181,12 @@ class Source:
             rows = reader.take(ids)
             check_values(name, rows, self.dtypes[leaf])
         return rows.astype(self.dtypes[leaf], copy=False)
+
+
+def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """An array whose memory is the system's again when it is done with; malloc keeps several that threads have freed."""
+    size = int(np.prod(shape, dtype=int)) * np.dtype(dtype).itemsize
+    return np.ndarray(shape, dtype, mmap.mmap(-1, max(1, size)))
 
 
 class Stream(eqx.Module):
