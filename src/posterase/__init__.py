@@ -63,6 +63,8 @@ if TYPE_CHECKING:
     from posterase.sampling.schedules import Polynomial as Polynomial
     from posterase.sampling.sghmc import SGHMC as SGHMC
     from posterase.sampling.sgld import SGLD as SGLD
+    from posterase.streams import Stream as Stream
+    from posterase.streams import stream as stream
     from posterase.transforms import Transform as Transform
     from posterase.transforms import greater_than as greater_than
     from posterase.transforms import interval as interval
@@ -106,6 +108,7 @@ HOMES = {
     "sampling.schedules": "Constant Polynomial",
     "sampling.sghmc": "SGHMC",
     "sampling.sgld": "SGLD",
+    "streams": "Stream stream",
     "transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",
 }
 """Where the names are, for when they are asked for."""

@@ -32,11 +32,16 @@ def looks_standardised(table: RowTable) -> str:
 
 def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
     """What to say where a kept row holds a removed row's observed value, as a series' next row does as a covariate."""
-    for block, at in table.placed():
+    for whole, place in table.placed():
+        inside = ids[(ids >= place.start) & (ids < place.stop)] - place.start
+        if not inside.size:
+            continue
+        begin, block = whole.around(int(inside.min()))
+        inside = inside[(inside >= begin) & (inside < begin + block.size)] - begin
+        start = place.start + begin
         numeric = {name: _numbers(values) for name, values in block.columns.items() if values.dtype.kind in "fiu"}
-        inside = ids[(ids >= at.start) & (ids < at.stop)] - at.start
         for now in _observed(block):
-            if now not in numeric or not inside.size:
+            if now not in numeric:
                 continue
             for before, held in numeric.items():
                 lag = _lag(numeric[now], held) if before != now else 0
@@ -45,7 +50,7 @@ def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
                 later = inside[inside + lag < block.size]
                 holds = later[(held[later + lag] == numeric[now][later]) & ~np.isin(later + lag, inside)]
                 if holds.size:
-                    first = at.start + holds[0]
+                    first = start + holds[0]
                     return (
                         f"{before} is {now} of {lag} row{'s' if lag > 1 else ''} before: row {first + lag}, which is "
                         f"kept, holds {now} of row {first}, which is removed"

@@ -50,6 +50,7 @@ from posterase.progress import shown
 from posterase.rows import table_of
 from posterase.sampling.mixing import different_modes, split_rhat
 from posterase.stored import GIVE_THE_MODEL, StoredLikelihoods
+from posterase.streams import told
 from posterase.version import __version__
 
 if TYPE_CHECKING:
@@ -203,6 +204,7 @@ class Erasure:
         }
 
 
+@told
 def erase(
     model: AbstractModel,
     draws: Draws,

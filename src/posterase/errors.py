@@ -31,6 +31,13 @@ class NonFiniteDataError(PosteraseError, ValueError):
     """`data` holds NaN."""
 
 
+class StreamError(PosteraseError, OSError):
+    """Rows of a stream that cannot be read, or that are no longer those that they were."""
+
+    def __str__(self) -> str:  # OSError would print the two arguments as errno and text
+        return f"{self.problem}\n  What to do: {self.advice}"
+
+
 class LikelihoodShapeError(PosteraseError, ValueError):
     """`log_likelihood` does not return one value a row."""
 

@@ -37,9 +37,10 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from posterase import checks, devices
 from posterase.draws import Draws
-from posterase.errors import NotFactorisedError
+from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import cast_floats, in_float64, numpy_as_jax, widest_float
+from posterase.streams import Stream, data_of, shapes_of, sum_rows, taken, told
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
@@ -167,6 +168,7 @@ class AbstractModel(eqx.Module):
         padded[: len(ids)] = ids
         return Removal(rows=jnp.asarray(padded), counted=jnp.arange(bucket) < len(ids))
 
+    @told
     def without(self: M, removal: Removal) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it."""
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
@@ -226,6 +228,7 @@ class AbstractModel(eqx.Module):
         check_known(self.transforms, parameter_names(params), "transforms")
         self.check_functions(_shapes(params))
 
+    @told
     def check_additivity(self, draws: Draws, removal: Removal, *, samples: int = 3) -> None:
         """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
 
@@ -257,7 +260,8 @@ class Model(AbstractModel):
         `log_likelihood(params, data)` → one value a row of `data`. It is called on any number of rows and may use
         nothing of the data but its argument.
     data
-        A tree of arrays (a dict, say) that share their leading axis: the rows.
+        A tree of arrays (a dict, say) that share their leading axis: the rows. Or a `pe.stream` of them, where they
+        are larger than memory.
     transforms
         For constrained parameters, by name: `{"sigma": pe.positive}`. Densities are given on the parameters' own
         scale; the Jacobians are added here.
@@ -294,7 +298,7 @@ class Model(AbstractModel):
     ):
         self.log_prior = _as_node(log_prior)
         self.log_likelihood = _as_node(log_likelihood)
-        self.data, self.present = checks.rows_of(data)
+        self.data, self.present = data_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
             self._check_example(params)
@@ -303,14 +307,13 @@ class Model(AbstractModel):
         return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        rows = jax.tree.map(lambda leaf: leaf[removal.rows], self.data)
-        return self._sum_rows(params, rows, removal.counted)
+        return self._sum_rows(params, taken(self.data, removal.rows), removal.counted)
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         precision = jnp.result_type(*jax.tree.leaves(params))
 
         def of(ids: Int[Array, " block"]) -> Float[Array, " block"]:
-            return self.log_likelihood(params, cast_floats(jax.tree.map(lambda leaf: leaf[ids], self.data), precision))
+            return self.log_likelihood(params, cast_floats(taken(self.data, ids), precision))
 
         n, size = len(rows), self._block_rows
         if n <= size:
@@ -319,6 +322,11 @@ class Model(AbstractModel):
         return jax.lax.map(of, padded).ravel()[:n]
 
     def spread(self: M) -> M:
+        if isinstance(self.data, Stream) and devices.is_set():
+            raise MeshError(
+                "a stream's rows are read by one process, for one device.",
+                "leave out mesh; or hold the rows in memory, some on each device: pe.Model(…, data) without pe.stream.",
+            )
         parts = devices.shards(devices.ROWS)
         if parts == 1:
             return self
@@ -334,8 +342,7 @@ class Model(AbstractModel):
     def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_prior", self.log_prior, params)
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
-            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), self.data)  # noqa: B023
-            checks.returns_rows(self.log_likelihood, params, shapes, rows)
+            checks.returns_rows(self.log_likelihood, params, shapes_of(self.data, rows), rows)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
@@ -348,29 +355,34 @@ class Model(AbstractModel):
             among = together[np.searchsorted(both, rows)]
             checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
-        left = np.setdiff1d(self.row_ids, removal.row_ids)
-        alone = with_rows(self, jax.tree.map(lambda leaf: leaf[left], self.data), jnp.ones(len(left), bool))
-        models = (self, self.without(removal), alone)
-        (full, eps), (kept_sum, _), (alone_sum, _) = (_precisely(model.log_joint, params) for model in models)
+        others = [self.without(removal)]
+        if not isinstance(self.data, Stream):  # whose rows cannot be had by themselves
+            left = np.setdiff1d(self.row_ids, removal.row_ids)
+            others.append(with_rows(self, taken(self.data, left), jnp.ones(len(left), bool)))
+        full, eps = _precisely(self.log_joint, params)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
         removed_sum, _ = _precisely(self.log_removed, params, removal)
-        checks.same_sums(float(full - alone_sum), float(removed_sum), tolerance)
-        checks.same_sums(float(full - kept_sum), float(removed_sum), tolerance)
+        for other in others:
+            kept_sum, _ = _precisely(other.log_joint, params)
+            checks.same_sums(float(full - kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
-        data = jax.tree.map(lambda leaf: leaf[rows], self.data)
-        return np.asarray(_precisely(self.log_likelihood, params, data)[0])
+        return np.asarray(_precisely(self.log_likelihood, params, taken(self.data, rows))[0])
 
     @property
     def _row_elements(self) -> int:
-        return max(1, sum(leaf[0].size for leaf in jax.tree.leaves(self.data)))
+        return max(1, sum(leaf.size for leaf in jax.tree.leaves(shapes_of(self.data, 1))))
 
     @property
     def _block_rows(self) -> int:
+        if isinstance(self.data, Stream):
+            return self.data.source.layout.piece_rows
         return max(256, BLOCK_ELEMENTS // self._row_elements)
 
     def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
         """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
+        if isinstance(data, Stream):
+            return sum_rows(params, jax.tree_util.Partial(_sum_counted, self.log_likelihood), data, counted)
         parts = devices.shards(devices.ROWS)
         if parts == 1 or counted.shape[0] % parts:
             return self._sum_blocks(params, data, counted)
@@ -379,7 +391,6 @@ class Model(AbstractModel):
 
     def _sum_blocks(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
         """The same in blocks; the last block reaches back over rows already summed."""
-        precision = jnp.result_type(*jax.tree.leaves(params))
         total = counted.shape[0]
         size = min(total, self._block_rows)
 
@@ -387,8 +398,7 @@ class Model(AbstractModel):
             first = jnp.minimum(start, total - size)
             rows, count = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), (data, counted))
             count &= first + jnp.arange(size) >= start
-            values = self.log_likelihood(params, cast_floats(rows, precision))
-            return jnp.sum(jnp.where(count, values, 0), dtype=widest_float())
+            return _sum_counted(self.log_likelihood, params, rows, count)
 
         if size == total:
             return sum_block(jnp.array(0))
@@ -430,6 +440,11 @@ class MaskedModel(AbstractModel):
         params: PyTree | None = None,
     ):
         self.masked_log_density = _as_node(log_density)
+        if isinstance(data, Stream):
+            raise DataError(
+                "data is a stream, and a masked model looks at all rows at once.",
+                "pass arrays; or write a pe.Model, whose rows are independent given the parameters.",
+            )
         self.data, self.present = checks.rows_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
@@ -532,14 +547,29 @@ def split(model: AbstractModel, removal: Removal) -> Split:
     )
 
 
-@eqx.filter_jit
 def overwrite(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
-    """Arrays of rows with a copy of the first row that is left in the place of every row that is not.
+    """Rows with a copy of the first row that is left in the place of every row that is not.
 
     Every such row, not only those removed now: an earlier filler may be among the rows that go.
     """
+    return data.without(left) if isinstance(data, Stream) else _overwritten(data, left)
+
+
+@eqx.filter_jit
+def _overwritten(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
     kept = jnp.argmax(left)
     return jax.tree.map(lambda leaf: jnp.where(_like(left, leaf), leaf, leaf[kept]), data)
+
+
+def _sum_counted(
+    log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]],
+    params: PyTree,
+    rows: PyTree,
+    counted: Bool[Array, " rows"],
+) -> Float[Array, ""]:
+    """Σ log_likelihood over the rows that count, data in the precision of the parameters."""
+    values = log_likelihood(params, cast_floats(rows, jnp.result_type(*jax.tree.leaves(params))))
+    return jnp.sum(jnp.where(counted, values, 0), dtype=widest_float())
 
 
 def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:

@@ -53,6 +53,7 @@ from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.progress import shown
 from posterase.stored import StoredLikelihoods
+from posterase.streams import told
 
 MOST_EXAMPLES = 200
 """Removed rows whose margins are compared."""
@@ -83,6 +84,7 @@ class RowLikelihoods(eqx.Module):
         return self.model.log_rows(params, self.rows)
 
 
+@told
 def assess(
     model: AbstractModel,
     before: Draws,

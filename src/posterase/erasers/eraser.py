@@ -29,6 +29,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
 from posterase.precision import is_known
 from posterase.stored import StoredLikelihoods, needs_density
+from posterase.streams import told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,7 @@ class Eraser(eqx.Module):
     needs_density: ClassVar[bool] = True
     """Whether it evaluates the model at other draws than those it is given."""
 
+    @told
     def __call__(
         self,
         key: Key[Array, ""] | int,

@@ -34,6 +34,7 @@ from posterase.numerics.weights import parameter_ess
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
 from posterase.sampling.vectors import Unravel, as_vectors, of_vector
+from posterase.streams import taken
 
 FALLEN = 0.5
 """A round is refused that leaves less than this share of the objective's rise. Steps are noisy, so that the objective
@@ -248,7 +249,7 @@ def _one(
     for_control, for_steps = jax.random.split(key)
     among = jax.random.permutation(for_control, rows.order.shape[0])
     chosen = rows.order[jnp.argsort(jnp.where(jnp.arange(len(among)) < rows.n, among, len(among)))[:n_control]]
-    control = jax.tree.map(lambda leaf: leaf[chosen], kept.data)
+    control = taken(kept.data, chosen)
 
     def look(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """log p(θ, kept rows) and the mean loss, estimated on the control rows."""

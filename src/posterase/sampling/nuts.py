@@ -25,6 +25,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel
 from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
+from posterase.streams import told
 
 PIECES = 10
 
@@ -59,6 +60,7 @@ class NutsSampled(NamedTuple):
     diagnostics: NutsDiagnostics
 
 
+@told
 def nuts(
     key: Key[Array, ""] | int,
     model: AbstractModel,

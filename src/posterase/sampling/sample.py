@@ -22,6 +22,7 @@ from posterase.precision import numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sampler import Sampler, State
 from posterase.sampling.vectors import of_vector, running, standing
+from posterase.streams import told
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -54,6 +55,7 @@ def initial_points(initial: PyTree) -> Draws:
     return Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
 
 
+@told
 def sample(
     model: AbstractModel,
     sampler: Sampler,
