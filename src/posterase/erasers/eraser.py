@@ -98,7 +98,9 @@ class Eraser(eqx.Module):
             raise needs_density(f"the density, which {type(self).__name__} needs,")
         model.removal(removal.row_ids)  # made for this model, and not carried out before
         model.check(draws)
-        return self._erase(typed, model, draws.without(removal.row_ids, model.without(removal)), removal)
+        if draws.container is not None:
+            draws = draws.without(removal.row_ids, model.without(removal))
+        return self._erase(typed, model, draws, removal)
 
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:

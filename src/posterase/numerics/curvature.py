@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
-from posterase.model import LogDensity
+from posterase.model import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
 from posterase.parameters import parameter_names
 from posterase.precision import cast_floats, in_float64
@@ -90,16 +90,22 @@ def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
     return jax.vmap(ravel_pytree(like)[1])(thetas)
 
 
-def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree) -> None:
+def check_informed(
+    kept: LogDensity, removed: RemovedLogLikelihood, thetas: Float[np.ndarray, "n d"], like: PyTree
+) -> None:
     """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
 
     Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
-    combinations of parameters, along which they cancel: two coefficients of which only the sum is known.
+    combinations of parameters, along which they cancel: two coefficients of which only the sum is known. Without the
+    removed rows they are ∇full − ∇removed, up to rounding; where that leaves little, the kept rows are passed over too.
     """
     names = parameter_names(like)
     d = thetas.shape[1]
     places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
-    with_all, without = (gradients(density, thetas[places], like) for density in (full, kept))
+    with_all = gradients(LogDensity(removed.model), thetas[places], like)
+    without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
+    if without is None or _leaves_little(without, thetas):
+        without = gradients(kept, thetas[places], like)
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
     if never:
@@ -119,6 +125,18 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
             f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
             "give it a proper prior, or leave it out of the model along with its rows.",
         )
+
+
+def _leaves_little(without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]) -> bool:
+    """Whether gradients are so small along a parameter, or a combination of them, that rounding may be all of it."""
+    spread = thetas.std(axis=0)
+    scaled = without * np.where(spread > 0, spread, 1)
+    if not np.isfinite(scaled).all():
+        return True
+    least = np.sqrt((scaled**2).mean(axis=0)).min()
+    if len(without) >= thetas.shape[1]:
+        least = min(least, np.linalg.svd(scaled, compute_uv=False)[-1] / np.sqrt(len(scaled)))
+    return bool(least < SOME_GRADIENT)
 
 
 def _unknown_direction(
@@ -154,7 +172,7 @@ def flat_tails(
     return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
 
 
-def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
+def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
     """∇ at raveled parameters, in float64 where it can be had."""
 
     def run(wide: bool) -> Array:
@@ -165,6 +183,6 @@ def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTre
 
 
 @eqx.filter_jit
-def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
+def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
     size = batch_size(REVERSE * density.elements, len(points))
     return jax.lax.map(lambda theta: gradient(density, theta, like), points, batch_size=size)
