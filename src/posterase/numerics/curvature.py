@@ -163,11 +163,14 @@ def flat_tails(
     mean = weights @ thetas
     steps = np.diag(np.sqrt(weights @ (thetas - mean) ** 2))
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    points = [typical, *(mean + side * distance * steps for distance in FAR_OUT for side in (-1, 1))]
-    values = evaluate_at(density, np.concatenate(points), like)
-    level, out = np.median(values[: len(typical)]), values[len(typical) :].reshape(len(FAR_OUT), 2, -1)
-    farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
-    flat = (farthest > level - LEAST_FALL).any(axis=0)
+    ends = [np.concatenate([mean - distance * steps, mean + distance * steps]) for distance in FAR_OUT]
+    values = evaluate_at(density, np.concatenate([typical, ends[0]]), like)
+    level, out = np.median(values[: len(typical)]), values[len(typical) :]
+    for nearer in ends[1:]:
+        lost = np.isnan(out)  # too far for the numbers there are
+        if lost.any():
+            out = np.where(lost, evaluate_at(density, nearer, like), out)
+    flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
     found = jax.tree.leaves(ravel_pytree(like)[1](jnp.asarray(flat, jnp.result_type(*jax.tree.leaves(like)))))
     return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
 
