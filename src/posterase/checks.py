@@ -176,7 +176,7 @@ def row_ids(rows: Any, present: Bool[np.ndarray, " rows"]) -> Int[np.ndarray, " 
         raise RowsAlreadyRemovedError(
             f"row {gone[0]} was removed before ({gone.size} such).", "leave out rows that are gone: see model.row_ids."
         )
-    if given.size == present.sum():
+    if given.size == np.count_nonzero(present):
         raise NothingKeptError(
             f"all {given.size} rows are to be removed.", "what is left is the prior: sample it instead of erasing."
         )

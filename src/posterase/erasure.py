@@ -41,7 +41,7 @@ from posterase.errors import (
     RefusedError,
 )
 from posterase.keys import as_key
-from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.curvature import check_informed, flat_tails
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.weights import Estimate, base_weights, parameter_ess
@@ -279,7 +279,7 @@ def erase(
     if not isinstance(model, StoredLikelihoods):
         _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
-        check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
     doubts = _doubts(draws, policy, spent)

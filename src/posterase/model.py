@@ -26,6 +26,7 @@ precision of the draws.
 from __future__ import annotations
 
 import abc
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -39,12 +40,17 @@ from posterase import checks, devices
 from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
-from posterase.precision import cast_floats, in_float64, numpy_as_jax, widest_float
+from posterase.precision import cast_floats, in_float64, is_known, numpy_as_jax, widest_float
 from posterase.streams import Stream, data_of, shapes_of, sum_rows, taken, told
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
-"""Rows are evaluated in blocks of about this many numbers, so that a pass over the data needs little memory."""
+"""Rows of up to this many numbers are evaluated in one block; more of them in several, so that a pass over the data
+needs little memory."""
+
+CUT_ELEMENTS, DEVICE_CUT_ELEMENTS = 2**18, 2**22
+"""Several blocks have about this many numbers each. On a CPU, as many as stay in its cache while a batch of draws is
+evaluated on them; on other devices more, since every block is a step that they wait for."""
 
 CHECKED_ROWS = 1000
 """How many kept rows, and removed ones, `check_additivity` looks at."""
@@ -149,7 +155,7 @@ class AbstractModel(eqx.Module):
     @property
     def n_rows(self) -> int:
         """How many rows are present."""
-        return int(self.present.sum())
+        return int(np.count_nonzero(np.asarray(self.present)))
 
     @property
     def row_ids(self) -> Int[np.ndarray, " present"]:
@@ -170,9 +176,16 @@ class AbstractModel(eqx.Module):
 
     @told
     def without(self: M, removal: Removal) -> M:
-        """The model of the kept rows. Nothing of the removed rows is left in it."""
+        """The model of the kept rows. Nothing of the removed rows is left in it.
+
+        It is a copy of the data. While one is in use, asking for it again gives the same one.
+        """
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        return self._without(self.present.at[removal.rows].set(False))
+        known = _in_use.find(self, removal)
+        if known is None:
+            known = self._without(self.present.at[removal.rows].set(False))
+            _in_use.keep(self, removal, known)
+        return known
 
     def spread(self: M) -> M:
         """The model with its rows on the devices of the mesh that is set, some on each; others are as they are.
@@ -347,23 +360,22 @@ class Model(AbstractModel):
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
         removed = np.sort(removal.row_ids)[:CHECKED_ROWS]
-        kept = np.setdiff1d(self.row_ids, removal.row_ids)
-        kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), CHECKED_ROWS)).astype(int)]
+        left = self.without(removal).row_ids
+        kept = left[np.linspace(0, len(left) - 1, min(len(left), CHECKED_ROWS)).astype(int)]
         both = np.union1d(kept, removed)
         together = self._row_values(params, both)
         for what, rows in (("kept", kept), ("removed", removed)):
             among = together[np.searchsorted(both, rows)]
             checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
-        others = [self.without(removal)]
-        if not isinstance(self.data, Stream):  # whose rows cannot be had by themselves
-            left = np.setdiff1d(self.row_ids, removal.row_ids)
-            others.append(with_rows(self, taken(self.data, left), jnp.ones(len(left), bool)))
+        others = [self.without(removal).log_joint]
+        if not isinstance(self.data, Stream):  # whose rows are read in blocks, not by themselves
+            others.append(_Alone(self, jnp.asarray(left)))
         full, eps = _precisely(self.log_joint, params)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
         removed_sum, _ = _precisely(self.log_removed, params, removal)
         for other in others:
-            kept_sum, _ = _precisely(other.log_joint, params)
+            kept_sum, _ = _precisely(other, params)
             checks.same_sums(float(full - kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
@@ -377,7 +389,10 @@ class Model(AbstractModel):
     def _block_rows(self) -> int:
         if isinstance(self.data, Stream):
             return self.data.source.layout.piece_rows
-        return max(256, BLOCK_ELEMENTS // self._row_elements)
+        block = BLOCK_ELEMENTS
+        if self.present.shape[0] * self._row_elements > block:
+            block = min(block, CUT_ELEMENTS) if jax.default_backend() == "cpu" else DEVICE_CUT_ELEMENTS
+        return max(256, block // self._row_elements)
 
     def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
         """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
@@ -405,6 +420,17 @@ class Model(AbstractModel):
         # checkpoint: reverse mode would otherwise keep what every block computed, which is of size rows.
         accumulate = jax.checkpoint(lambda carry, start: (carry + sum_block(start), None))
         return jax.lax.scan(accumulate, jnp.zeros((), widest_float()), jnp.arange(0, total, size))[0]
+
+
+class _Alone(eqx.Module):
+    """log p(θ) + log p(these rows | θ), the rows taken out of the data block by block: no copy of them is made."""
+
+    model: Model
+    rows: Int[Array, " some"]
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        values = self.model.log_rows(params, self.rows)
+        return self.model.log_prior(params) + jnp.sum(values, dtype=widest_float())
 
 
 class MaskedModel(AbstractModel):
@@ -519,6 +545,32 @@ class Split(NamedTuple):
     full: LogDensity
     kept: LogDensity
     removed: RemovedLogLikelihood
+
+
+class _InUse:
+    """Kept models that somebody holds, by the very model and removal that they were made from.
+
+    The checks, the erasers and the result of one request all ask for the kept model, a copy of the data; one serves
+    all. Nothing is kept alive by being in here.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[weakref.ref[Any], weakref.ref[Any], weakref.ref[Any]]] = []
+
+    def find(self, model: M, removal: Removal) -> M | None:
+        for of, without, kept in self._made:
+            if of() is model and without() is removal:
+                return kept()
+        return None
+
+    def keep(self, model: AbstractModel, removal: Removal, kept: AbstractModel) -> None:
+        if not is_known(*jax.tree.leaves((model, removal, kept))):
+            return  # inside compiled code, where it is no array but a step of a program
+        self._made = [each for each in self._made if all(part() is not None for part in each)]
+        self._made.append((weakref.ref(model), weakref.ref(removal), weakref.ref(kept)))
+
+
+_in_use = _InUse()
 
 
 def with_rows(model: M, data: PyTree, present: Bool[Array, " rows"]) -> M:

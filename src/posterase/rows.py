@@ -325,8 +325,8 @@ def table_of(data: PyTree, n_rows: int) -> RowTable:
     named = zip(parameter_names(data), jax.tree.leaves(data), strict=True)
     columns: dict[str, Column] = {}
     for name, leaf in named:
-        if leaf.shape[:1] == (n_rows,):
-            columns |= columns_of(name, np.asarray(leaf))
+        if leaf.shape[:1] == (n_rows,) and (leaf.ndim == 1 or (leaf.ndim == 2 and leaf.shape[1] <= MOST_COLUMNS)):
+            columns |= columns_of(name, np.asarray(leaf))  # what has no columns stays where it is, be it on a GPU
     return RowTable((Block(ROW, n_rows, columns=columns),))
 
 

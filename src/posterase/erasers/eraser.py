@@ -114,7 +114,8 @@ class Eraser(eqx.Module):
             raise needs_density(f"the density, which {type(self).__name__} needs,")
         model.removal(removal.row_ids)  # made for this model, and not carried out before
         model.check(draws)
-        draws = draws.without(removal.row_ids, model.without(removal))
+        if draws.container is not None:
+            draws = draws.without(removal.row_ids, model.without(removal))
         with devices.over(mesh):
             erased = self._erase(typed, model.spread(), draws, removal)
         return erased if mesh is None else erased.at_home()

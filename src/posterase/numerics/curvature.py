@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase import devices
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
-from posterase.model import LogDensity
+from posterase.model import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
 from posterase.parameters import parameter_names
 from posterase.precision import cast_floats, in_float64
@@ -101,16 +101,22 @@ def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
     return jax.vmap(ravel_pytree(like)[1])(thetas)
 
 
-def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree) -> None:
+def check_informed(
+    kept: LogDensity, removed: RemovedLogLikelihood, thetas: Float[np.ndarray, "n d"], like: PyTree
+) -> None:
     """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
 
     Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
-    combinations of parameters, along which they cancel: two coefficients of which only the sum is known.
+    combinations of parameters, along which they cancel: two coefficients of which only the sum is known. Without the
+    removed rows they are ∇full − ∇removed, up to rounding; where that leaves little, the kept rows are passed over too.
     """
     names = parameter_names(like)
     d = thetas.shape[1]
     places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
-    with_all, without = (gradients(density, thetas[places], like) for density in (full, kept))
+    with_all = gradients(LogDensity(removed.model), thetas[places], like)
+    without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
+    if without is None or _leaves_little(without, thetas):
+        without = gradients(kept, thetas[places], like)
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
     if never:
@@ -130,6 +136,18 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
             f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
             "give it a proper prior, or leave it out of the model along with its rows.",
         )
+
+
+def _leaves_little(without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]) -> bool:
+    """Whether gradients are so small along a parameter, or a combination of them, that rounding may be all of it."""
+    spread = thetas.std(axis=0)
+    scaled = without * np.where(spread > 0, spread, 1)
+    if not np.isfinite(scaled).all():
+        return True
+    least = np.sqrt((scaled**2).mean(axis=0)).min()
+    if len(without) >= thetas.shape[1]:
+        least = min(least, np.linalg.svd(scaled, compute_uv=False)[-1] / np.sqrt(len(scaled)))
+    return bool(least < SOME_GRADIENT)
 
 
 def _unknown_direction(
@@ -156,16 +174,19 @@ def flat_tails(
     mean = weights @ thetas
     steps = np.diag(np.sqrt(weights @ (thetas - mean) ** 2))
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    points = [typical, *(mean + side * distance * steps for distance in FAR_OUT for side in (-1, 1))]
-    values = evaluate_at(density, np.concatenate(points), like)
-    level, out = np.median(values[: len(typical)]), values[len(typical) :].reshape(len(FAR_OUT), 2, -1)
-    farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
-    flat = (farthest > level - LEAST_FALL).any(axis=0)
+    ends = [np.concatenate([mean - distance * steps, mean + distance * steps]) for distance in FAR_OUT]
+    values = evaluate_at(density, np.concatenate([typical, ends[0]]), like)
+    level, out = np.median(values[: len(typical)]), values[len(typical) :]
+    for nearer in ends[1:]:
+        lost = np.isnan(out)  # too far for the numbers there are
+        if lost.any():
+            out = np.where(lost, evaluate_at(density, nearer, like), out)
+    flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
     found = jax.tree.leaves(ravel_pytree(like)[1](jnp.asarray(flat, jnp.result_type(*jax.tree.leaves(like)))))
     return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
 
 
-def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
+def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
     """∇ at raveled parameters, in float64 where it can be had."""
 
     def run(wide: bool) -> Array:
@@ -176,7 +197,7 @@ def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTre
 
 
 @eqx.filter_jit
-def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
+def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
     size = batch_size(REVERSE * density.elements, len(points))
 
     def at(theta: Array, density: LogDensity, like: PyTree) -> Float[Array, " d"]:

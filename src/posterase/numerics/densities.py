@@ -18,7 +18,10 @@ from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLi
 from posterase.precision import cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
-"""About how many numbers of data, over all draws of a batch, are in memory at once."""
+"""About how many numbers of data, over all draws of a batch, are in memory at once on a CPU."""
+
+DEVICE_BATCH_ELEMENTS = 2**28
+"""The same on other devices, which wait for every batch: 64 draws side by side where rows fill a block."""
 
 MOST_SIDE_BY_SIDE = 256
 """Draws a batch on a CPU, however small. More are no faster there; and XLA's CPU threads lock up, now and then, where a
@@ -30,8 +33,9 @@ Density = LogDensity | RemovedLogLikelihood
 
 def batch_size(elements: int, n: int) -> int:
     """How many draws to evaluate side by side when each of them holds this many numbers."""
-    most = MOST_SIDE_BY_SIDE if jax.default_backend() == "cpu" else n
-    return max(1, min(n, most, BATCH_ELEMENTS // max(1, elements)))
+    on_cpu = jax.default_backend() == "cpu"
+    most, held = (MOST_SIDE_BY_SIDE, BATCH_ELEMENTS) if on_cpu else (n, DEVICE_BATCH_ELEMENTS)
+    return max(1, min(n, most, held // max(1, elements)))
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
