@@ -12,11 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity
-from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
+from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation, held
 from posterase.parameters import parameter_names
 from posterase.precision import cast_floats, in_float64
 
@@ -27,7 +27,13 @@ INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""
 
 COMBINED_UP_TO = 100
-"""Up to so many parameters combinations of them are looked at, at as many draws more."""
+"""Up to so many parameters combinations of them are looked at, at as many draws more, where there are so many."""
+
+ALL_UP_TO, OF_EACH = 2000, 16
+"""Up to so many parameters every one is looked at far out; past it, so many numbers of each parameter, evenly spread."""
+
+POINTS = 2**24
+"""About how many numbers of points, far out, are in memory at once."""
 
 NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
 """Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64; of a density.
@@ -98,7 +104,9 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
     """
     names = parameter_names(like)
     d = thetas.shape[1]
-    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
+    # Fewer gradients than parameters are all zero along some direction, whatever the density.
+    combined = d <= COMBINED_UP_TO and len(thetas) >= INFORMED_DRAWS + d
+    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if combined else 0)).astype(int)
     with_all, without = (gradients(density, thetas[places], like) for density in (full, kept))
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
@@ -110,7 +118,7 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
         )
     lost = np.any(with_all, axis=0) & ~np.any(without, axis=0)
     gone = [name for name, part in zip(names, parts, strict=True) if np.any(lost[part])]
-    if not gone and d <= COMBINED_UP_TO:
+    if not gone and combined:
         unknown = _unknown_direction(with_all, without, thetas)
         among = [name for name, part in zip(names, parts, strict=True) if np.abs(unknown[part]).max(initial=0) > 0.1]
         gone = [f"a combination of {' and '.join(among)}"] if among else []
@@ -143,15 +151,35 @@ def flat_tails(
     A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws.
     """
     mean = weights @ thetas
-    steps = np.diag(np.sqrt(weights @ (thetas - mean) ** 2))
+    deviations = np.sqrt(weights @ (thetas - mean) ** 2)
+    sizes = [leaf.size for leaf in jax.tree.leaves(like)]
+    places, owners = _looked_at(sizes)
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    points = [typical, *(mean + side * distance * steps for distance in FAR_OUT for side in (-1, 1))]
-    values = evaluate_at(density, np.concatenate(points), like)
-    level, out = np.median(values[: len(typical)]), values[len(typical) :].reshape(len(FAR_OUT), 2, -1)
+    far = [(place, side * distance) for distance in FAR_OUT for side in (-1, 1) for place in places]
+
+    def points(some: list[tuple[int, float]]) -> Float[np.ndarray, "m d"]:
+        moved = np.tile(mean, (len(some), 1))
+        for row, (place, distance) in zip(moved, some, strict=True):
+            row[place] += distance * deviations[place]
+        return moved
+
+    step = max(1, POINTS // len(mean))
+    level = np.median(evaluate_at(density, typical, like))
+    blocks = [evaluate_at(density, points(far[at : at + step]), like) for at in range(0, len(far), step)]
+    out = np.concatenate(blocks).reshape(len(FAR_OUT), 2, -1)
     farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
     flat = (farthest > level - LEAST_FALL).any(axis=0)
-    found = jax.tree.leaves(ravel_pytree(like)[1](jnp.asarray(flat, jnp.result_type(*jax.tree.leaves(like)))))
-    return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
+    return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
+
+
+def _looked_at(sizes: list[int]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
+    """Places of numbers among all, and which parameter each belongs to."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    each = [min(size, size if sum(sizes) <= ALL_UP_TO else OF_EACH) for size in sizes]
+    places = [
+        start + np.linspace(0, size - 1, some).astype(int) for start, size, some in zip(starts, sizes, each, strict=True)
+    ]
+    return np.concatenate(places), np.repeat(np.arange(len(sizes)), each)
 
 
 def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
@@ -166,5 +194,6 @@ def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTre
 
 @eqx.filter_jit
 def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
-    size = batch_size(REVERSE * density.elements, len(points))
-    return jax.lax.map(lambda theta: gradient(density, theta, like), points, batch_size=size)
+    at = lambda theta: gradient(density, theta, like)  # noqa: E731
+    size = batch_size(held(at, points[0], REVERSE * density.elements), len(points))
+    return jax.lax.map(at, points, batch_size=size)

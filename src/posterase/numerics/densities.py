@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -31,6 +32,24 @@ def batch_size(elements: int, n: int) -> int:
     """How many draws to evaluate side by side when each of them holds this many numbers."""
     most = MOST_SIDE_BY_SIDE if jax.default_backend() == "cpu" else n
     return max(1, min(n, most, BATCH_ELEMENTS // max(1, elements)))
+
+
+def held(function: Callable[[PyTree], PyTree], at: PyTree, least: int) -> int:
+    """How many numbers the largest array of one evaluation has, and `least` at least: for `batch_size`.
+
+    The data are not all: a gradient has as many numbers as parameters, a layer of a network a row of data for every
+    unit. Found by tracing the function, which computes nothing.
+    """
+    return max(least, *_sizes(jax.make_jaxpr(function)(at).jaxpr))
+
+
+def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
+    yield from (var.aval.size for var in jaxpr.invars)
+    for equation in jaxpr.eqns:
+        yield from (var.aval.size for var in equation.outvars if hasattr(var.aval, "size"))
+        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr)):
+            if isinstance(value, Jaxpr | ClosedJaxpr):
+                yield from _sizes(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
@@ -94,14 +113,16 @@ def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
 
     n = jax.tree.leaves(params)[0].shape[0]
-    return jax.lax.map(at, params, batch_size=batch_size(density.elements, n))
+    size = batch_size(held(at, _first(params), density.elements), n)
+    return jax.lax.map(at, params, batch_size=size)
 
 
 @eqx.filter_jit
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
-    size = batch_size(density.elements, len(thetas))
-    return jax.lax.map(lambda theta: density(unravel(theta)), thetas, batch_size=size)
+    at = lambda theta: density(unravel(theta))  # noqa: E731
+    size = batch_size(held(at, thetas[0], density.elements), len(thetas))
+    return jax.lax.map(at, thetas, batch_size=size)
 
 
 @eqx.filter_jit
@@ -111,7 +132,11 @@ def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: 
     def at(one: PyTree) -> PyTree:
         return function(cast_floats(one, jnp.float64) if wide else one)
 
-    return jax.lax.map(at, params, batch_size=batch_size(elements, n))
+    return jax.lax.map(at, params, batch_size=batch_size(held(at, _first(params), elements), n))
+
+
+def _first(params: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[0], params)
 
 
 @eqx.filter_jit
@@ -140,9 +165,9 @@ def expectation(
     weights: Float[Array, " n"],
     elements: int,
 ) -> Array:
-    """Σ wᵢ f(θᵢ), a batch of draws at a time; `elements` is how many numbers one evaluation of f holds."""
+    """Σ wᵢ f(θᵢ), a batch of draws at a time; `elements` is how many numbers of data one evaluation of f holds."""
     n = len(thetas)
-    size = batch_size(elements, n)
+    size = batch_size(held(function, thetas[0], elements), n)
     index = jnp.arange(-(-n // size) * size)
     padded = jnp.where(index < n, weights[index % n], 0).reshape(-1, size)  # the padding repeats draws, with weight 0
 
