@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 import posterase as pe
 
-INPUTS, ROWS, REMOVED, CHAINS = 7, 100, 5, 2
+INPUTS, ROWS, REMOVED, CHAINS = 7, 64, 4, 2
 NOISE, LOOSENESS, GAUSS_NEWTON_STEPS = 0.2, 0.2, 8
 
 Params = dict[str, Float[Array, "..."]]

@@ -155,18 +155,16 @@ def flat_tails(
     sizes = [leaf.size for leaf in jax.tree.leaves(like)]
     places, owners = _looked_at(sizes)
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    far = [(place, side * distance) for distance in FAR_OUT for side in (-1, 1) for place in places]
-
-    def points(some: list[tuple[int, float]]) -> Float[np.ndarray, "m d"]:
-        moved = np.tile(mean, (len(some), 1))
-        for row, (place, distance) in zip(moved, some, strict=True):
-            row[place] += distance * deviations[place]
-        return moved
-
-    step = max(1, POINTS // len(mean))
-    level = np.median(evaluate_at(density, typical, like))
-    blocks = [evaluate_at(density, points(far[at : at + step]), like) for at in range(0, len(far), step)]
-    out = np.concatenate(blocks).reshape(len(FAR_OUT), 2, -1)
+    at = np.tile(places, 2 * len(FAR_OUT))
+    steps = np.repeat([side * distance for distance in FAR_OUT for side in (-1, 1)], len(places)) * deviations[at]
+    values = []
+    for start in range(0, len(at), max(1, POINTS // len(mean))):
+        part = slice(start, start + max(1, POINTS // len(mean)))
+        points = np.tile(mean, (len(at[part]), 1))
+        points[np.arange(len(points)), at[part]] += steps[part]
+        values.append(evaluate_at(density, points if start else np.concatenate([typical, points]), like))
+    whole = np.concatenate(values)
+    level, out = np.median(whole[: len(typical)]), whole[len(typical) :].reshape(len(FAR_OUT), 2, -1)
     farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
     flat = (farthest > level - LEAST_FALL).any(axis=0)
     return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]

@@ -55,7 +55,7 @@ FEWEST_LONG_BLOCKS = 10
 FEWEST_GROUPS, MOST_EFFICIENT = 5, 3.0
 """Fewer effective groups than this say nothing of an error; chains are not taken for more efficient than this."""
 
-ESS_ELEMENTS = 2**20
+ESS_ELEMENTS = 2**18
 """About how many numbers of draws are looked at at once for their effective sizes: some ten arrays of as many."""
 
 
