@@ -17,14 +17,19 @@ is such a draw: a matrix of rows × rows, and products with J and Jᵀ.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 import posterase as pe
+from posterase.erasers.influence_shift import _shift
+from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.numerics.densities import _evaluate, _evaluate_at, unconstrained
+from posterase.numerics.transport_fit import RANK, _low_rank
+from posterase.precision import numbers_as_arrays
 
 INPUTS, ROWS, REMOVED, CHAINS = 7, 64, 4, 2
 NOISE, LOOSENESS, GAUSS_NEWTON_STEPS = 0.2, 0.2, 8
@@ -37,7 +42,7 @@ class Wide(NamedTuple):
 
     model: pe.Model
     draws: pe.Draws
-    rows: Float[np.ndarray, " removed"]
+    rows: Int[np.ndarray, " removed"]
 
 
 def width_of(parameters: int) -> int:
@@ -113,3 +118,28 @@ def _towards(at: Params, scales: Params, x: Float[Array, "n inputs"], gap: Float
     solved = jnp.linalg.solve(gram + NOISE**2 * jnp.eye(len(gap)), gap)
     pulled = jax.vjp(lambda p: output(p, x), at)[1](solved)[0]
     return jax.tree.map(lambda scale, leaf: scale**2 * leaf, scales, pulled)
+
+
+def programs(problem: Wide, samples: int) -> dict[str, int]:
+    """Bytes that XLA sets aside beside arguments and results, for each compiled program that sees all parameters."""
+    model, draws = problem.model, problem.draws
+    removal = model.removal(problem.rows)
+    kept, removed = LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal)
+    flat = draws.flat()
+    picked = jnp.arange(samples)
+    solver = numbers_as_arrays(pe.CG())
+    thetas, like = unconstrained(model, draws)
+    sample = jnp.asarray(thetas[:samples], jnp.float32)
+    lowered = {
+        "InfluenceShift": _shift.lower(solver, kept, removed, flat, draws.weights.ravel(), picked, 1),
+        "Transport": _low_rank.lower(kept, removed, sample, jnp.ones(sample.shape[1]), RANK, like),
+    }
+    with jax.enable_x64(True):
+        lowered["Reweight"] = _evaluate.lower(removed, flat, True)
+        lowered["weights"] = _evaluate_at.lower(kept, jnp.asarray(thetas), like, True)
+    return {name: temporary(one.compile()) for name, one in lowered.items()}
+
+
+def temporary(compiled: Any) -> int:
+    """Bytes that a compiled program sets aside beside its arguments and results."""
+    return int(compiled.compiled.memory_analysis().temp_size_in_bytes)
