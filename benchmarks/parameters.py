@@ -1,9 +1,9 @@
 """Memory grows as the parameters do, not as their square; and what preconditioning saves conjugate gradients.
 
 One hidden layer, whose width makes 10 to 1,000,000 parameters (`benchmarks/wide.py` has the network, and how its
-posterior is drawn from), 64 rows of which 4 are removed, 32 draws; gradients and curvatures over 4 of them. Every
-figure is taken in a process of its own: the input first, then a run that compiles, then the one that counts. Memory is
-the peak of that run above what was held before it: the process's own on a CPU, the device's on a GPU.
+posterior is drawn from), 64 rows of which 4 are removed, 32 draws; gradients and curvatures over 4 of them. From 10,000
+parameters on every figure is taken in a process of its own: the input first, then a run that compiles, then the one that
+counts. Memory is the peak of that run above what was held before it: the process's own on a CPU, the device's on a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
 SIZES = [int(size) for size in os.environ.get("SIZES", "10,100,1000,10000,100000,1000000").split(",")]
-DRAWS, SAMPLES, DENSE_UP_TO = 32, 4, 2000
+DRAWS, SAMPLES, DENSE_UP_TO, APART_FROM = 32, 4, 2000, 10_000
 ERASERS: dict[str, pe.Eraser] = {
     "Reweight": pe.Reweight(),
     "InfluenceShift": pe.InfluenceShift(solver=pe.CG(), samples=SAMPLES),
@@ -87,6 +87,10 @@ def iterations(parameters: int) -> dict[str, Any]:
     return {"solvers": found, "temporary": programs(problem, SAMPLES)}
 
 
+def everything(parameters: int) -> dict[str, Any]:
+    return iterations(parameters) | {name: erased(parameters, name) for name in ERASERS}
+
+
 def apart(call: str) -> Any:
     """What a call of this module returns, made in a process of its own."""
     code = f"import json; from benchmarks import parameters; print(json.dumps(parameters.{call}))"
@@ -107,12 +111,12 @@ def tables(found: dict[int, dict[str, Any]]) -> Iterator[str]:
         for name in ERASERS:
             one = all_of[name]
             each = per_number(size, one["megabytes"])
-            cells.append(f"{one['seconds']:.2g} | {one['megabytes']:.3g} | {each:.0f}" if size >= 10_000 else
-                         f"{one['seconds']:.2g} | {one['megabytes']:.3g} | ")  # fmt: skip
+            memory = f"{one['megabytes']:.3g} | {each:.0f}" if size >= APART_FROM else "|"
+            cells.append(f"{one['seconds']:.2g} | {memory}")
         yield f"| {size:,} | " + " | ".join(cells) + " |"
     yield (
-        "\nB: bytes for each number of the draws, which have 4 themselves; below 10,000 parameters they are those of "
-        "the interpreter.\n"
+        f"\nB: bytes for each number of the draws, which have 4 themselves; below {APART_FROM:,} parameters the "
+        "interpreter's own come and go by more.\n"
     )
     yield "## Compiled programs\n\nBytes set aside for each parameter, by XLA's own memory analysis.\n"
     names = list(next(iter(found.values()))["temporary"])
@@ -146,12 +150,12 @@ def draw(found: dict[int, dict[str, Any]], target: Path) -> None:
     figure = new_figure(9.6, 3.8)
     memory, steps = figure.subplots(1, 2)
     sizes = list(found)
+    large = [size for size in sizes if size >= APART_FROM]
     for name, colour, mark in zip(ERASERS, (SKY, VERMILION, GREEN), "os^", strict=True):
-        memory.plot(
-            sizes, [found[size][name]["megabytes"] for size in sizes], color=colour, marker=mark, ms=4, label=name
-        )
-    memory.plot(sizes, [size * DRAWS * 4 / 2**20 for size in sizes], color=GREY, ls=":", label="the draws themselves")
-    square = [size for size in sizes if size <= 100_000]
+        values = [found[size][name]["megabytes"] for size in large]
+        memory.plot(large, values, color=colour, marker=mark, ms=4, label=name)
+    memory.plot(large, [size * DRAWS * 4 / 2**20 for size in large], color=GREY, ls=":", label="the draws themselves")
+    square = [size for size in sizes if 1000 <= size <= 100_000]
     memory.plot(square, [size**2 * 4 / 2**20 for size in square], color=BLACK, ls="--", lw=1, label="a d × d matrix")
     memory.set(xscale="log", yscale="log", xlabel="parameters d", ylabel="MB above the input")
     for (name, colour), mark in zip(
@@ -173,7 +177,10 @@ def run() -> Iterator[str]:
     stem = "parameters" if platform == "cpu" else f"parameters-{platform}"
     found: dict[int, dict[str, Any]] = {}
     for size in SIZES:
-        found[size] = apart(f"iterations({size})") | {name: apart(f"erased({size}, {name!r})") for name in ERASERS}
+        if size < APART_FROM:
+            found[size] = apart(f"everything({size})")
+        else:
+            found[size] = apart(f"iterations({size})") | {name: apart(f"erased({size}, {name!r})") for name in ERASERS}
         yield f"{size:,} parameters: " + ", ".join(
             f"{name} {found[size][name]['seconds']:.2g} s, {found[size][name]['megabytes']:.0f} MB" for name in ERASERS
         )

@@ -17,6 +17,7 @@ is such a draw: a matrix of rows × rows, and products with J and Jᵀ.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -81,19 +82,18 @@ def make(parameters: int, draws: int = 32, rows: int = ROWS, removed: int = REMO
     return Wide(make_model(start, scales, x, y), pe.Draws(shaped), np.arange(removed))
 
 
+@functools.partial(jax.jit, static_argnames="draws")
 def _posterior(
     key: Array, start: Params, scales: Params, x: Float[Array, "n inputs"], y: Float[Array, " n"], draws: int
 ) -> Params:
     """Draws by Matheron's rule at the mode: leaves (draws, …)."""
 
-    @jax.jit
-    def step(at: Params, share: Float[Array, ""]) -> Params:
+    def step(at: Params, share: Float[Array, ""]) -> tuple[Params, None]:
         value, product = jax.linearize(lambda p: output(p, x), at)
         gap = y - value + product(jax.tree.map(jnp.subtract, at, start))
         best = jax.tree.map(jnp.add, start, _towards(at, scales, x, gap))
-        return jax.tree.map(lambda old, new: old + share * (new - old), at, best)
+        return jax.tree.map(lambda old, new: old + share * (new - old), at, best), None
 
-    @jax.jit
     def draw(key: Array, mode: Params) -> Params:
         noise, *keys = jax.random.split(key, 1 + len(mode))
         free = {
@@ -103,9 +103,7 @@ def _posterior(
         seen = jax.jvp(lambda p: output(p, x), (mode,), (free,))[1] + NOISE * jax.random.normal(noise, y.shape)
         return jax.tree.map(lambda m, z, t: m + z - t, mode, free, _towards(mode, scales, x, seen))
 
-    mode = start
-    for share in np.linspace(0.3, 1, GAUSS_NEWTON_STEPS):
-        mode = step(mode, jnp.asarray(share, jnp.float32))
+    mode, _ = jax.lax.scan(step, start, jnp.linspace(0.3, 1, GAUSS_NEWTON_STEPS))
     return jax.lax.map(lambda one: draw(one, mode), jax.random.split(key, draws))
 
 

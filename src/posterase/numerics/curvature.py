@@ -149,22 +149,26 @@ def flat_tails(
     """Parameters along which a log density does not fall far out: it may have no posterior there.
 
     A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws.
+    In many dimensions the mean is denser than any draw, by d/2 nats: there they are taken from a draw.
     """
     mean = weights @ thetas
     deviations = np.sqrt(weights @ (thetas - mean) ** 2)
     sizes = [leaf.size for leaf in jax.tree.leaves(like)]
     places, owners = _looked_at(sizes)
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
+    few = len(mean) <= COMBINED_UP_TO
+    centre = mean if few else typical[0]
     at = np.tile(places, 2 * len(FAR_OUT))
     steps = np.repeat([side * distance for distance in FAR_OUT for side in (-1, 1)], len(places)) * deviations[at]
     values = []
     for start in range(0, len(at), max(1, POINTS // len(mean))):
         part = slice(start, start + max(1, POINTS // len(mean)))
-        points = np.tile(mean, (len(at[part]), 1))
-        points[np.arange(len(points)), at[part]] += steps[part]
+        points = np.tile(centre, (len(at[part]), 1))
+        points[np.arange(len(points)), at[part]] = mean[at[part]] + steps[part]
         values.append(evaluate_at(density, points if start else np.concatenate([typical, points]), like))
     whole = np.concatenate(values)
-    level, out = np.median(whole[: len(typical)]), whole[len(typical) :].reshape(len(FAR_OUT), 2, -1)
+    level, out = np.split(whole, [len(typical)])
+    level, out = np.median(level) if few else level[0], out.reshape(len(FAR_OUT), 2, -1)
     farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
     flat = (farthest > level - LEAST_FALL).any(axis=0)
     return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
@@ -175,7 +179,8 @@ def _looked_at(sizes: list[int]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray,
     starts = np.cumsum([0, *sizes[:-1]])
     each = [min(size, size if sum(sizes) <= ALL_UP_TO else OF_EACH) for size in sizes]
     places = [
-        start + np.linspace(0, size - 1, some).astype(int) for start, size, some in zip(starts, sizes, each, strict=True)
+        start + np.linspace(0, size - 1, some).astype(int)
+        for start, size, some in zip(starts, sizes, each, strict=True)
     ]
     return np.concatenate(places), np.repeat(np.arange(len(sizes)), each)
 

@@ -317,9 +317,7 @@ def lanczos(
     return curvatures, vectors[0] ** 2
 
 
-def nystrom(
-    mv: Product, size: int, rank: int, dtype: Any
-) -> tuple[Float[Array, " rank"], Float[Array, "d rank"]]:
+def nystrom(mv: Product, size: int, rank: int, dtype: Any) -> tuple[Float[Array, " rank"], Float[Array, "d rank"]]:
     """About the largest eigenvalues of a positive definite A, largest first, and their vectors, from `rank` products."""
     test = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (size, rank), dtype))[0]
     images = jax.lax.map(mv, test.T).T

@@ -417,7 +417,9 @@ def _low_rank(
     directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)
 
     def products(basis: Float[Array, "d r"]) -> Float[Array, "d r"]:
-        return jax.lax.map(lambda v: scales * lost.mv(scales * v), basis.T).T  # side by side they would be r × draws × d
+        return jax.lax.map(
+            lambda v: scales * lost.mv(scales * v), basis.T
+        ).T  # side by side they would be r × draws × d
 
     def power(basis: Float[Array, "d r"], _: None) -> tuple[Float[Array, "d r"], None]:
         return jnp.linalg.qr(products(basis))[0], None
