@@ -49,7 +49,10 @@ if TYPE_CHECKING:
     from posterase.numerics.moves import NUTS as NUTS
     from posterase.numerics.solvers import CG as CG
     from posterase.numerics.solvers import Cholesky as Cholesky
+    from posterase.numerics.solvers import Diagonal as Diagonal
     from posterase.numerics.solvers import Neumann as Neumann
+    from posterase.numerics.solvers import Nystrom as Nystrom
+    from posterase.numerics.solvers import Unscaled as Unscaled
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
     from posterase.sampling.laplace import LaplaceSampler as LaplaceSampler
@@ -98,7 +101,7 @@ HOMES = {
     "matching": "match",
     "model": "MaskedModel Model Removal Split split",
     "numerics.moves": "HMC MALA NUTS",
-    "numerics.solvers": "CG Cholesky Neumann",
+    "numerics.solvers": "CG Cholesky Diagonal Neumann Nystrom Unscaled",
     "policy": "Policy Verdict",
     "sampling.laplace": "LaplaceSampler",
     "sampling.nuts": "nuts",

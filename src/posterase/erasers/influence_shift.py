@@ -72,9 +72,15 @@ class InfluenceShiftDiagnostics:
         k = "k̂ not measured" if self.weights is None else f"k̂ {self.weights.pareto_k:.2f}"
         return f"{k}, residual {self.relative_residual:.0e}"
 
+    @property
+    def _solver_work(self) -> str:
+        """How many steps the solver took, where it takes steps."""
+        products, iterations = int(self.solved.steps), int(self.solved.iterations)
+        return f" after {iterations} iterations, {products} products" if iterations else ""
+
     def __str__(self) -> str:
         text = (
-            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}; "
+            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}{self._solver_work}; "
             f"not mended: about {self.covariance_gap:.2g} nats in the covariance"
         )
         if self.weights is not None:

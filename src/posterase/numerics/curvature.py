@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from posterase import devices
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity, RemovedLogLikelihood
-from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
+from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation, held
 from posterase.parameters import parameter_names
 from posterase.precision import cast_floats, in_float64
 
@@ -28,7 +28,13 @@ INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""
 
 COMBINED_UP_TO = 100
-"""Up to so many parameters combinations of them are looked at, at as many draws more."""
+"""Up to so many parameters combinations of them are looked at, at as many draws more, where there are so many."""
+
+ALL_UP_TO, OF_EACH = 2000, 16
+"""Up to so many parameters every one is looked at far out; past it, so many numbers of each parameter, evenly spread."""
+
+POINTS = 2**24
+"""About how many numbers of points, far out, are in memory at once."""
 
 NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
 """Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64; of a density.
@@ -112,7 +118,9 @@ def check_informed(
     """
     names = parameter_names(like)
     d = thetas.shape[1]
-    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
+    # Fewer gradients than parameters are all zero along some direction, whatever the density.
+    combined = d <= COMBINED_UP_TO and len(thetas) >= INFORMED_DRAWS + d
+    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if combined else 0)).astype(int)
     with_all = gradients(LogDensity(removed.model), thetas[places], like)
     without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
     if without is None or _leaves_little(without, thetas):
@@ -127,7 +135,7 @@ def check_informed(
         )
     lost = np.any(with_all, axis=0) & ~np.any(without, axis=0)
     gone = [name for name, part in zip(names, parts, strict=True) if np.any(lost[part])]
-    if not gone and d <= COMBINED_UP_TO:
+    if not gone and combined:
         unknown = _unknown_direction(with_all, without, thetas)
         among = [name for name, part in zip(names, parts, strict=True) if np.abs(unknown[part]).max(initial=0) > 0.1]
         gone = [f"a combination of {' and '.join(among)}"] if among else []
@@ -170,20 +178,44 @@ def flat_tails(
     """Parameters along which a log density does not fall far out: it may have no posterior there.
 
     A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws.
+    In many dimensions the mean is denser than any draw, by d/2 nats: there they are taken from a draw.
     """
     mean = weights @ thetas
-    steps = np.diag(np.sqrt(weights @ (thetas - mean) ** 2))
+    deviations = np.sqrt(weights @ (thetas - mean) ** 2)
+    sizes = [leaf.size for leaf in jax.tree.leaves(like)]
+    places, owners = _looked_at(sizes)
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    ends = [np.concatenate([mean - distance * steps, mean + distance * steps]) for distance in FAR_OUT]
-    values = evaluate_at(density, np.concatenate([typical, ends[0]]), like)
-    level, out = np.median(values[: len(typical)]), values[len(typical) :]
-    for nearer in ends[1:]:
-        lost = np.isnan(out)  # too far for the numbers there are
-        if lost.any():
-            out = np.where(lost, evaluate_at(density, nearer, like), out)
-    flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
-    found = jax.tree.leaves(ravel_pytree(like)[1](jnp.asarray(flat, jnp.result_type(*jax.tree.leaves(like)))))
-    return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
+    few = len(mean) <= COMBINED_UP_TO
+    centre = mean if few else typical[0]
+
+    def values(distance: float) -> Float[np.ndarray, " k"]:
+        """The density at the typical draws, and so far out on both sides of every place."""
+        at = np.tile(places, 2)
+        steps = np.repeat([-distance, distance], len(places)) * deviations[at]
+        found, size = [evaluate_at(density, typical, like)], max(1, POINTS // len(mean))
+        for start in range(0, len(at), size):
+            part = slice(start, start + size)
+            points = np.tile(centre, (len(at[part]), 1))
+            points[np.arange(len(points)), at[part]] = mean[at[part]] + steps[part]
+            found.append(evaluate_at(density, points, like))
+        return np.concatenate(found)
+
+    level, out = np.split(values(FAR_OUT[0]), [len(typical)])
+    if np.isnan(out).any():  # too far for the numbers there are
+        out = np.where(np.isnan(out), values(FAR_OUT[1])[len(typical) :], out)
+    flat = (out.reshape(2, -1) > (np.median(level) if few else level[0]) - LEAST_FALL).any(axis=0)
+    return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
+
+
+def _looked_at(sizes: list[int]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
+    """Places of numbers among all, and which parameter each belongs to."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    each = [min(size, size if sum(sizes) <= ALL_UP_TO else OF_EACH) for size in sizes]
+    places = [
+        start + np.linspace(0, size - 1, some).astype(int)
+        for start, size, some in zip(starts, sizes, each, strict=True)
+    ]
+    return np.concatenate(places), np.repeat(np.arange(len(sizes)), each)
 
 
 def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
@@ -198,9 +230,9 @@ def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) 
 
 @eqx.filter_jit
 def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
-    size = batch_size(REVERSE * density.elements, len(points))
-
-    def at(theta: Array, density: LogDensity, like: PyTree) -> Float[Array, " d"]:
+    def at(theta: Array, density: Density, like: PyTree) -> Float[Array, " d"]:
         return gradient(density, theta, like)
 
-    return devices.map_draws(at, points, size, (density, like))
+    shared = density, like
+    size = batch_size(held(at, points[0], REVERSE * density.elements, shared), len(points))
+    return devices.map_draws(at, points, size, shared)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -36,6 +37,46 @@ def batch_size(elements: int, n: int) -> int:
     on_cpu = jax.default_backend() == "cpu"
     most, held = (MOST_SIDE_BY_SIDE, BATCH_ELEMENTS) if on_cpu else (n, DEVICE_BATCH_ELEMENTS)
     return max(1, min(n, most, held // max(1, elements)))
+
+
+def held(function: Callable[..., PyTree], at: PyTree, least: int, shared: tuple[PyTree, ...] = ()) -> int:
+    """How many numbers the largest array has that one evaluation makes of a draw, and `least` at least.
+
+    For `batch_size`, as this is what is held once for every draw of a batch. The data are not all: a gradient has as
+    many numbers as parameters, a layer of a network a row of data for every unit. Found by tracing `function(at,
+    *shared)`, which computes nothing.
+    """
+    jaxpr = jax.make_jaxpr(lambda draw: function(draw, *shared))(at).jaxpr
+    return max(least, *_sizes(jaxpr, [True] * len(jaxpr.invars)))
+
+
+def _sizes(jaxpr: Jaxpr, of_draw: Sequence[bool]) -> Iterator[int]:
+    """Sizes of what depends on the draw; `of_draw` says which arguments do."""
+    known = {var for var, does in zip(jaxpr.invars, of_draw, strict=True) if does}
+    yield from (var.aval.size for var in known if hasattr(var.aval, "size"))
+    for equation in jaxpr.eqns:
+        does = [not isinstance(var, Literal) and var in known for var in equation.invars]
+        if not any(does):
+            continue
+        known.update(equation.outvars)
+        yield from (var.aval.size for var in equation.outvars if hasattr(var.aval, "size"))
+        for inner in jaxprs_in_params(equation.params):
+            yield from _sizes(inner, _handed_on(equation, inner, does))
+
+
+def _handed_on(equation: JaxprEqn, inner: Jaxpr, does: list[bool]) -> list[bool]:
+    """Which arguments of an equation's inner program depend on the draw; what a loop carries does after one turn."""
+    params, n = equation.params, len(inner.invars)
+    if equation.primitive.name == "scan":
+        first = params["num_consts"]
+        return [each or first <= i < first + params["num_carry"] for i, each in enumerate(does)]
+    if equation.primitive.name == "while":
+        asks = params["cond_nconsts"]
+        fixed = does[:asks] if inner is params["cond_jaxpr"].jaxpr else does[asks : asks + params["body_nconsts"]]
+        return fixed + [True] * (n - len(fixed))
+    if equation.primitive.name == "cond":
+        return does[1:]
+    return does if len(does) == n else [True] * n
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
@@ -99,14 +140,19 @@ def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
 
     n = jax.tree.leaves(params)[0].shape[0]
-    return devices.map_draws(at, params, batch_size(density.elements, n), (density,))
+    size = batch_size(held(at, _first(params), density.elements, (density,)), n)
+    return devices.map_draws(at, params, size, (density,))
 
 
 @eqx.filter_jit
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
-    size = batch_size(density.elements, len(thetas))
-    return devices.map_draws(lambda theta, density: density(unravel(theta)), thetas, size, (density,))
+
+    def at(theta: Array, density: Density) -> Float[Array, ""]:
+        return density(unravel(theta))
+
+    size = batch_size(held(at, thetas[0], density.elements, (density,)), len(thetas))
+    return devices.map_draws(at, thetas, size, (density,))
 
 
 @eqx.filter_jit
@@ -116,7 +162,12 @@ def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: 
     def at(one: PyTree, function: Callable[[PyTree], PyTree]) -> PyTree:
         return function(cast_floats(one, jnp.float64) if wide else one)
 
-    return devices.map_draws(at, params, batch_size(elements, n), (function,))
+    size = batch_size(held(at, _first(params), elements, (function,)), n)
+    return devices.map_draws(at, params, size, (function,))
+
+
+def _first(params: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[0], params)
 
 
 @eqx.filter_jit
@@ -146,9 +197,9 @@ def expectation(
     elements: int,
     shared: tuple[PyTree, ...] = (),
 ) -> Array:
-    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements` is how many numbers one evaluation of f holds."""
+    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements`: how many numbers of data one evaluation of f holds."""
     n, parts = len(thetas), devices.shards(devices.CHAINS)
-    size = batch_size(elements, -(-n // parts))
+    size = batch_size(held(function, thetas[0], elements, shared), -(-n // parts))
     index = jnp.arange(-(-n // (size * parts)) * size * parts)
     padded = jnp.where(index < n, weights[index % n], 0).reshape(-1, size)  # the padding repeats draws, with weight 0
 

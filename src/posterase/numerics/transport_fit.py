@@ -217,13 +217,12 @@ class Fit:
         for fold, mean, sample in zip(self.folds, means, samples, strict=True):
             variances = self.thetas[fold].var(axis=0)
             scales = np.sqrt(np.where(variances > 0, variances, 1))
-            directions = np.random.default_rng(0).normal(size=(self.d, rank))
             out = _low_rank(
                 LogDensity(self.kept),
                 RemovedLogLikelihood(self.model, self.removal),
                 self.narrow(sample),
                 self.narrow(scales),
-                self.narrow(directions),
+                rank,
                 self.like,
             )
             shift, losses, basis, steps, left = (np.asarray(each, float) for each in out)
@@ -411,7 +410,7 @@ def _low_rank(
     removed: RemovedLogLikelihood,
     sample: Float[Array, "m d"],
     scales: Float[Array, " d"],
-    directions: Float[Array, "d r"],
+    rank: int,
     like: PyTree,
 ) -> tuple[Float[Array, " d"], Float[Array, " r"], Float[Array, "d r"], Array, Float[Array, ""]]:
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
@@ -419,7 +418,12 @@ def _low_rank(
     push = mean_gradient(removed, sample, share, like)
     solved = CG(rtol=1e-3)(Curvature(kept, sample, share, like), push, scales)
     lost = Curvature(removed, sample, share, like)
-    products = jax.vmap(lambda v: scales * lost.mv(scales * v), in_axes=1, out_axes=1)
+    directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)
+
+    def products(basis: Float[Array, "d r"]) -> Float[Array, "d r"]:
+        return jax.lax.map(
+            lambda v: scales * lost.mv(scales * v), basis.T
+        ).T  # side by side they would be r × draws × d
 
     def power(basis: Float[Array, "d r"], _: None) -> tuple[Float[Array, "d r"], None]:
         return jnp.linalg.qr(products(basis))[0], None
