@@ -28,6 +28,7 @@ from posterase.errors import (
     RowsError,
     RowsOutOfRangeError,
 )
+from posterase.precision import as_jax
 from posterase.transforms import Ordered, Simplex, Transform
 
 # --- data
@@ -48,8 +49,12 @@ def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
             )
     if n_rows < 2:
         raise DataError(f"data has {n_rows} row(s).", "a removal needs at least two rows, to keep one.")
-    tree = jax.tree.unflatten(jax.tree.structure(data, is_leaf=_is_list), [jnp.asarray(array) for array in arrays])
-    return tree, jnp.ones(n_rows, bool)
+    tree = jax.tree.unflatten(jax.tree.structure(data, is_leaf=_is_list), [_as_rows(array) for array in arrays])
+    return tree, as_jax(np.ones(n_rows, bool))
+
+
+def _as_rows(array: np.ndarray | Array) -> Array:
+    return array if isinstance(array, jax.Array) else as_jax(array)
 
 
 def _is_list(node: Any) -> bool:

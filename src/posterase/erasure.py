@@ -24,6 +24,7 @@ from jaxtyping import Array, ArrayLike, Key
 from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
 from posterase.columns import lagged
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
@@ -201,6 +202,7 @@ class Erasure:
         }
 
 
+@programs_kept()
 def erase(
     model: AbstractModel,
     draws: Draws,

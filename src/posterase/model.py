@@ -39,7 +39,7 @@ from posterase import checks
 from posterase.draws import Draws
 from posterase.errors import NotFactorisedError
 from posterase.parameters import check_known, parameter_names
-from posterase.precision import cast_floats, in_float64, numpy_as_jax, widest_float
+from posterase.precision import as_jax, cast_floats, in_float64, numpy_as_jax, widest_float
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
@@ -76,7 +76,7 @@ class Removal(eqx.Module):
     @property
     def n_rows(self) -> int:
         """How many rows are removed."""
-        return int(self.counted.sum())
+        return int(np.asarray(self.counted).sum())
 
     @property
     def row_ids(self) -> Int[np.ndarray, " removed"]:
@@ -165,12 +165,12 @@ class AbstractModel(eqx.Module):
         bucket = bucket_of(len(ids))
         padded = np.full(bucket, ids[0], dtype=np.int32)
         padded[: len(ids)] = ids
-        return Removal(rows=jnp.asarray(padded), counted=jnp.arange(bucket) < len(ids))
+        return Removal(rows=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
 
     def without(self: M, removal: Removal) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it."""
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        return self._without(self.present.at[removal.rows].set(False))
+        return self._without(_absent(self.present, removal.rows))
 
     # --- parameters
 
@@ -335,16 +335,16 @@ class Model(AbstractModel):
             checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
         left = np.setdiff1d(self.row_ids, removal.row_ids)
-        alone = with_rows(self, jax.tree.map(lambda leaf: leaf[left], self.data), jnp.ones(len(left), bool))
+        alone = with_rows(self, _taken(self.data, left), as_jax(np.ones(len(left), bool)))
         models = (self, self.without(removal), alone)
         (full, eps), (kept_sum, _), (alone_sum, _) = (_precisely(model.log_joint, params) for model in models)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
         removed_sum, _ = _precisely(self.log_removed, params, removal)
-        checks.same_sums(float(full - alone_sum), float(removed_sum), tolerance)
-        checks.same_sums(float(full - kept_sum), float(removed_sum), tolerance)
+        checks.same_sums(float(full) - float(alone_sum), float(removed_sum), tolerance)
+        checks.same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
-        data = jax.tree.map(lambda leaf: leaf[rows], self.data)
+        data = _taken(self.data, rows)
         return np.asarray(_precisely(self.log_likelihood, params, data)[0])
 
     @property
@@ -520,6 +520,17 @@ def overwrite(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.where(_like(left, leaf), leaf, leaf[kept]), data)
 
 
+@jax.jit
+def _absent(present: Bool[Array, " rows"], rows: Int[Array, "..."]) -> Bool[Array, " rows"]:
+    """The mask without these rows. (Compiled as a whole, as `_taken`: each operation alone would be a program.)"""
+    return present.at[rows].set(False)
+
+
+@jax.jit
+def _taken(data: PyTree, rows: Int[ArrayLike, " some"]) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[rows], data)
+
+
 def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:
     return mask.reshape(-1, *[1] * (leaf.ndim - 1))
 
@@ -534,16 +545,16 @@ def _precisely(function: Callable[..., Array], *args: PyTree) -> tuple[Array, fl
     """A function's value in float64 where it can be had, and the rounding unit of what it was computed in."""
 
     def call(wide: bool) -> Array:
-        return _called(function, cast_floats(args, jnp.float64) if wide else args)
+        return _called(function, args, wide)
 
     value, wide = in_float64(call, "the model's function")
     return value, float(np.finfo(np.float64 if wide else np.float32).eps)
 
 
 @eqx.filter_jit
-def _called(function: Callable[..., Array], args: tuple[PyTree, ...]) -> Array:
+def _called(function: Callable[..., Array], args: tuple[PyTree, ...], wide: bool) -> Array:
     """Compiled as a whole: operation by operation, each would be compiled by itself."""
-    return function(*args)
+    return function(*(cast_floats(args, jnp.float64) if wide else args))
 
 
 def _shapes(params: PyTree) -> PyTree:

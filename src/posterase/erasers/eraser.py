@@ -20,6 +20,7 @@ import jax
 from jaxtyping import Array, Key, PyTree
 
 from posterase.checks import is_a
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
@@ -83,6 +84,7 @@ class Eraser(eqx.Module):
     needs_density: ClassVar[bool] = True
     """Whether it evaluates the model at other draws than those it is given."""
 
+    @programs_kept()
     def __call__(self, key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """Erase the removal's rows from the draws."""
         typed = as_key(key)

@@ -18,7 +18,7 @@ from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity
 from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
 from posterase.parameters import parameter_names
-from posterase.precision import cast_floats, in_float64
+from posterase.precision import as_jax, cast_floats, in_float64
 
 REVERSE = 4
 """What a gradient holds in memory, as a multiple of what the density holds."""
@@ -150,8 +150,8 @@ def flat_tails(
     level, out = np.median(values[: len(typical)]), values[len(typical) :].reshape(len(FAR_OUT), 2, -1)
     farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
     flat = (farthest > level - LEAST_FALL).any(axis=0)
-    found = jax.tree.leaves(ravel_pytree(like)[1](jnp.asarray(flat, jnp.result_type(*jax.tree.leaves(like)))))
-    return [name for name, leaf in zip(parameter_names(like), found, strict=True) if bool((leaf > 0).any())]
+    ends = np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1]
+    return [name for name, own in zip(parameter_names(like), np.split(flat, ends), strict=True) if own.any()]
 
 
 def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
@@ -159,7 +159,7 @@ def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTre
 
     def run(wide: bool) -> Array:
         own = cast_floats(like, jnp.float64) if wide else like
-        return _mapped_gradient(density, jnp.asarray(points, jnp.result_type(*jax.tree.leaves(own))), own)
+        return _mapped_gradient(density, as_jax(points, jnp.result_type(*jax.tree.leaves(own))), own)
 
     return np.asarray(in_float64(run, "the model's density")[0], np.float64)
 

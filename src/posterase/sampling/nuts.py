@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.keys import as_key
@@ -57,6 +58,7 @@ class NutsSampled(NamedTuple):
     diagnostics: NutsDiagnostics
 
 
+@programs_kept()
 def nuts(
     key: Key[Array, ""] | int,
     model: AbstractModel,

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, Key, PyTree
 
 from posterase.checks import is_a, whole_number
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DivergedError, DrawsShapeError
 from posterase.keys import as_key
@@ -32,6 +33,7 @@ class Sampled(NamedTuple):
     state: State
 
 
+@programs_kept()
 def start(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
     is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
@@ -52,6 +54,7 @@ def initial_points(initial: PyTree) -> Draws:
     return Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
 
 
+@programs_kept()
 def sample(
     model: AbstractModel,
     sampler: Sampler,
