@@ -133,6 +133,7 @@ IN_TEXT = [
 def environment(folder):
     bin_folder = Path(sys.executable).parent
     own = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
+    own["POSTERASE_COMPILATION_CACHE"] = str(folder / "programs")
     return {name: value for name, value in os.environ.items() if not name.startswith("POSTERASE_")} | own
 
 

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from benchmarks.wide import make, programs, temporary
 
 import posterase as pe
-from benchmarks.wide import make, programs, temporary
 from posterase.model import LogDensity
 from posterase.numerics.curvature import ALL_UP_TO, OF_EACH, check_informed, flat_tails
 from posterase.numerics.densities import batch_size, held, unconstrained

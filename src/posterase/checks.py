@@ -28,6 +28,7 @@ from posterase.errors import (
     RowsError,
     RowsOutOfRangeError,
 )
+from posterase.precision import as_jax
 from posterase.transforms import Ordered, Simplex, Transform
 
 # --- data
@@ -40,8 +41,12 @@ def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
         raise DataError("data holds no arrays.", "pass a tree of arrays, one row a data point: data={'y': y}.")
     arrays = [_numeric(name, leaf) for name, leaf in named]
     n_rows = row_count({name: len(array) for (name, _), array in zip(named, arrays, strict=True)})
-    tree = jax.tree.unflatten(jax.tree.structure(data, is_leaf=_is_list), [jnp.asarray(array) for array in arrays])
-    return tree, jnp.ones(n_rows, bool)
+    tree = jax.tree.unflatten(jax.tree.structure(data, is_leaf=_is_list), [_as_rows(array) for array in arrays])
+    return tree, as_jax(np.ones(n_rows, bool))
+
+
+def _as_rows(array: np.ndarray | Array) -> Array:
+    return array if isinstance(array, jax.Array) else as_jax(array)
 
 
 def row_count(lengths: Mapping[str, int]) -> int:

@@ -26,6 +26,7 @@ from posterase import devices
 from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
 from posterase.columns import lagged
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
@@ -204,6 +205,7 @@ class Erasure:
         }
 
 
+@programs_kept()
 @told
 def erase(
     model: AbstractModel,

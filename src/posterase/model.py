@@ -40,7 +40,7 @@ from posterase import checks, devices
 from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
-from posterase.precision import cast_floats, in_float64, is_known, numpy_as_jax, widest_float
+from posterase.precision import as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
 from posterase.streams import Stream, data_of, shapes_of, sum_rows, taken, told
 from posterase.transforms import Transform, real
 
@@ -83,7 +83,7 @@ class Removal(eqx.Module):
     @property
     def n_rows(self) -> int:
         """How many rows are removed."""
-        return int(self.counted.sum())
+        return int(np.asarray(self.counted).sum())
 
     @property
     def row_ids(self) -> Int[np.ndarray, " removed"]:
@@ -172,7 +172,7 @@ class AbstractModel(eqx.Module):
         bucket = bucket_of(len(ids))
         padded = np.full(bucket, ids[0], dtype=np.int32)
         padded[: len(ids)] = ids
-        return Removal(rows=jnp.asarray(padded), counted=jnp.arange(bucket) < len(ids))
+        return Removal(rows=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
 
     @told
     def without(self: M, removal: Removal) -> M:
@@ -183,7 +183,7 @@ class AbstractModel(eqx.Module):
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
         known = _in_use.find(self, removal)
         if known is None:
-            known = self._without(self.present.at[removal.rows].set(False))
+            known = self._without(_absent(self.present, removal.rows))
             _in_use.keep(self, removal, known)
         return known
 
@@ -376,7 +376,7 @@ class Model(AbstractModel):
         removed_sum, _ = _precisely(self.log_removed, params, removal)
         for other in others:
             kept_sum, _ = _precisely(other, params)
-            checks.same_sums(float(full - kept_sum), float(removed_sum), tolerance)
+            checks.same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
         return np.asarray(_precisely(self.log_likelihood, params, taken(self.data, rows))[0])
@@ -624,6 +624,12 @@ def _sum_counted(
     return jnp.sum(jnp.where(counted, values, 0), dtype=widest_float())
 
 
+@jax.jit
+def _absent(present: Bool[Array, " rows"], rows: Int[Array, "..."]) -> Bool[Array, " rows"]:
+    """The mask without these rows. (Compiled as a whole: each operation alone would be a program.)"""
+    return present.at[rows].set(False)
+
+
 def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:
     return mask.reshape(-1, *[1] * (leaf.ndim - 1))
 
@@ -638,16 +644,16 @@ def _precisely(function: Callable[..., Array], *args: PyTree) -> tuple[Array, fl
     """A function's value in float64 where it can be had, and the rounding unit of what it was computed in."""
 
     def call(wide: bool) -> Array:
-        return _called(function, cast_floats(args, jnp.float64) if wide else args)
+        return _called(function, args, wide)
 
     value, wide = in_float64(call, "the model's function")
     return value, float(np.finfo(np.float64 if wide else np.float32).eps)
 
 
 @eqx.filter_jit
-def _called(function: Callable[..., Array], args: tuple[PyTree, ...]) -> Array:
+def _called(function: Callable[..., Array], args: tuple[PyTree, ...], wide: bool) -> Array:
     """Compiled as a whole: operation by operation, each would be compiled by itself."""
-    return function(*args)
+    return function(*(cast_floats(args, jnp.float64) if wide else args))
 
 
 def _shapes(params: PyTree) -> PyTree:

@@ -35,7 +35,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
 
 from posterase.checks import check_kind, check_values, path_of, row_count, rows_of, whole_number
 from posterase.errors import DataError, InvalidOptionError, PosteraseError, StreamError
@@ -360,7 +360,13 @@ def data_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
 
 def taken(data: PyTree, ids: Int[Array, " some"] | Int[np.ndarray, " some"]) -> PyTree:
     """Rows by their ids."""
-    return data.rows(jnp.asarray(ids)) if isinstance(data, Stream) else jax.tree.map(lambda leaf: leaf[ids], data)
+    return data.rows(jnp.asarray(ids)) if isinstance(data, Stream) else _taken(data, ids)
+
+
+@jax.jit
+def _taken(data: PyTree, ids: Int[ArrayLike, " some"]) -> PyTree:
+    """Compiled as a whole: each operation alone would be a program."""
+    return jax.tree.map(lambda leaf: leaf[ids], data)
 
 
 def shapes_of(data: PyTree, rows: int) -> PyTree:

@@ -45,6 +45,7 @@ from posterase.assess.samples import Sample
 from posterase.assess.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
 from posterase.assess.table import Assessment, Figure, NotMeasured
 from posterase.assess.two_sample import tell_apart
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, PosteraseError
 from posterase.model import AbstractModel, LogDensity, Removal
@@ -84,6 +85,7 @@ class RowLikelihoods(eqx.Module):
         return self.model.log_rows(params, self.rows)
 
 
+@programs_kept()
 @told
 def assess(
     model: AbstractModel,

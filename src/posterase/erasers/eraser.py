@@ -22,6 +22,7 @@ from jaxtyping import Array, Key, PyTree
 
 from posterase import devices
 from posterase.checks import is_a
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
@@ -90,6 +91,7 @@ class Eraser(eqx.Module):
     needs_density: ClassVar[bool] = True
     """Whether it evaluates the model at other draws than those it is given."""
 
+    @programs_kept()
     @told
     def __call__(
         self,

@@ -37,6 +37,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase import devices
 from posterase.checks import is_a, row_ids
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, Removal, RemovedLogLikelihood, bucket_of
@@ -135,6 +136,7 @@ class LiveInfluenceShift(eqx.Module):
         if self.diverged_above is not None and is_known(self.diverged_above) and not float(self.diverged_above) > 0:
             raise InvalidOptionError(f"diverged_above is {self.diverged_above!r}.", "use a positive number, or None.")
 
+    @programs_kept()
     def __call__(
         self,
         model: AbstractModel,

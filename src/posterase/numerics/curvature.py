@@ -19,7 +19,7 @@ from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.model import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation, held
 from posterase.parameters import parameter_names
-from posterase.precision import cast_floats, in_float64
+from posterase.precision import as_jax, cast_floats, in_float64
 
 REVERSE = 4
 """What a gradient holds in memory, as a multiple of what the density holds."""
@@ -223,7 +223,7 @@ def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) 
 
     def run(wide: bool) -> Array:
         own = cast_floats(like, jnp.float64) if wide else like
-        return _mapped_gradient(density, jnp.asarray(points, jnp.result_type(*jax.tree.leaves(own))), own)
+        return _mapped_gradient(density, as_jax(points, jnp.result_type(*jax.tree.leaves(own))), own)
 
     return np.asarray(in_float64(run, "the model's density")[0], np.float64)
 

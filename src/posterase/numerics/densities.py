@@ -16,7 +16,7 @@ from posterase import devices
 from posterase.draws import Draws
 from posterase.errors import PrecisionError
 from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLikelihood
-from posterase.precision import cast_floats, in_float64
+from posterase.precision import as_jax, cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
 """About how many numbers of data, over all draws of a batch, are in memory at once on a CPU."""
@@ -91,7 +91,7 @@ def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
 
 def evaluate_at(density: Density, thetas: Float[np.ndarray, "n d"], like: PyTree) -> Float[np.ndarray, " n"]:
     """The same at raveled unconstrained parameters, whose structure is that of `like`."""
-    return _precise(density, lambda wide: _evaluate_at(density, jnp.asarray(thetas), like, wide))
+    return _precise(density, lambda wide: _evaluate_at(density, as_jax(thetas), like, wide))
 
 
 def over_draws(function: Callable[[PyTree], PyTree], draws: Draws, elements: int) -> PyTree:
@@ -117,10 +117,8 @@ def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray,
 
 def constrained(model: AbstractModel, thetas: Float[np.ndarray, "n d"], like: PyTree, draws: Draws) -> PyTree:
     """Raveled unconstrained parameters on their own scale, in the shapes and precision of `draws`."""
-    params, _ = in_float64(lambda wide: _constrain(model, jnp.asarray(thetas), like, wide), "the model's transforms")
-    return jax.tree.map(
-        lambda new, old: jnp.asarray(np.asarray(new), old.dtype).reshape(old.shape), params, draws.params
-    )
+    params, _ = in_float64(lambda wide: _constrain(model, as_jax(thetas), like, wide), "the model's transforms")
+    return jax.tree.map(lambda new, old: as_jax(np.asarray(new, old.dtype).reshape(old.shape)), params, draws.params)
 
 
 def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray, "..."]:

@@ -27,6 +27,7 @@ from posterase.numerics.densities import batch_size, evaluate_at
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
+from posterase.precision import as_jax
 
 CURVATURE_GRADIENTS, CURVATURE_DRAWS = 768, (4, 16)
 """A curvature as a matrix costs two gradients a parameter and draw; it is averaged over as many draws as so many
@@ -201,7 +202,7 @@ class Fit:
             self.narrow(np.linalg.inv(precision)),
             self.narrow(precision),
         )
-        most = jnp.asarray(self.options.newton_steps)
+        most = as_jax(self.options.newton_steps)
         targets, left, steps = jax.device_get(_settle(LogDensity(self.kept), halves, self.like, most))
         self.spend(gradients=samples.shape[1] * float((steps + 1).sum()), sequential=int(steps.max()) + 1)
         places = targets.astype(float)
@@ -240,7 +241,7 @@ class Fit:
     def narrow(self, array: Float[np.ndarray, "..."]) -> Array:
         """In the precision of the draws: gradients need no more."""
         with np.errstate(over="ignore"):  # what is infinite then is refused where it shows
-            return jnp.asarray(array, jnp.result_type(*jax.tree.leaves(self.like)))
+            return as_jax(array, jnp.result_type(*jax.tree.leaves(self.like)))
 
     # --- what the weights say of it
 

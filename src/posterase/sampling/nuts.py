@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from posterase import devices
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.keys import as_key
@@ -60,6 +61,7 @@ class NutsSampled(NamedTuple):
     diagnostics: NutsDiagnostics
 
 
+@programs_kept()
 @told
 def nuts(
     key: Key[Array, ""] | int,

@@ -14,6 +14,7 @@ from jaxtyping import Array, Int, Key, PyTree
 
 from posterase import devices
 from posterase.checks import is_a, whole_number
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DivergedError, DrawsShapeError
 from posterase.keys import as_key
@@ -35,6 +36,7 @@ class Sampled(NamedTuple):
     state: State
 
 
+@programs_kept()
 def start(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
     is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
@@ -55,6 +57,7 @@ def initial_points(initial: PyTree) -> Draws:
     return Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
 
 
+@programs_kept()
 @told
 def sample(
     model: AbstractModel,
