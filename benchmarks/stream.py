@@ -20,9 +20,9 @@ from benchmarks.harness import Ratio, once
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
-ROWS, PARAMETERS, DRAWS, REMOVED = 3_000_000, 20, 512, 100
+ROWS, PARAMETERS, DRAWS, REMOVED = 3_000_000, 20, 128, 100
 SMALL = 20_000
-REPEATS = 3
+REPEATS = 2
 RESULTS = Path("docs/results")
 
 
@@ -49,7 +49,8 @@ def write(folder: Path, rows: int) -> dict[str, Any]:
         part = slice(start, min(start + 100_000, rows))
         x[part] = rng.normal(size=x[part].shape)
         y[part] = rng.random(len(y[part])) < 1 / (1 + np.exp(-x[part] @ weights))
-    x.flush(), y.flush()
+    x.flush()
+    y.flush()
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in "xy"}
 
 
@@ -152,11 +153,11 @@ def page(record: dict[str, Any], memory: float, medians: dict[str, float]) -> st
         "",
         f"From `python -m benchmarks stream`: {record['machine']}.",
         "",
-        f"Logistic regression, {record['rows']:,} rows ({record['megabytes']:.0f} MB), {record['parameters']} parameters, "
-        f"{record['draws']} draws, {record['removed']} rows",
-        f"removed by `Transport`; blocks of 16 MB. Median of {REPEATS} runs in turn, as a multiple of the same rows in memory",
-        "in the same process. A disk of 100 MB/s is the same file with the time that such a disk would take slept away: the file",
-        "itself is in the system's cache.",
+        f"Logistic regression, {record['rows']:,} rows ({record['megabytes']:.0f} MB), {record['parameters']} "
+        f"parameters, {record['draws']} draws, {record['removed']} rows removed",
+        f"by `Transport`; blocks of 16 MB. Median of {REPEATS} runs in turn, as a multiple of the same rows in memory",
+        "in the same process. A disk of 100 MB/s is the same file with the time that such a disk would take",
+        "slept away: the file itself is in the system's cache.",
         "",
         "| rows | time, in memory = 1 |",
         "| --- | --- |",
@@ -168,8 +169,8 @@ def page(record: dict[str, Any], memory: float, medians: dict[str, float]) -> st
         "| --- | --- |",
         *(f"| {name} | {each:.3g} |" for name, each in record["passes"].items()),
         "",
-        "`Reweight` reads the removed rows alone. What `erase` adds to it are checks: that rows do not look at each other, that",
-        "the density depends on every parameter, and that it falls off far out.",
+        "`Reweight` reads the removed rows alone. What `erase` adds to it are checks: that rows do not look at each",
+        "other, that the density depends on every parameter, and that it falls off far out.",
         "",
     ]
     return "\n".join(lines)
