@@ -22,7 +22,7 @@ def main(names: list[str], target: Path | None) -> None:
     for name in names:
         for ratio in importlib.import_module(f"benchmarks.{name}").run():
             print(ratio, flush=True)
-            ratios.append(ratio._asdict())
+            ratios.append(ratio if isinstance(ratio, str) else ratio._asdict())
             if target is not None:
                 with written_whole(target) as beside:
                     beside.write_text(json.dumps({"machine": machine(), "ratios": ratios}, indent=1) + "\n")

@@ -177,16 +177,17 @@ def test_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path):
     "eraser", [pe.Rejuvenate(), pe.Refit(warmup=50), pe.InfluenceShift()], ids=lambda each: type(each).__name__
 )
 def test_slower_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path):
-    """To 1e-3 where accepted proposals hang on the last bit of a density, which sums in other blocks round apart."""
-    draws, data = make_draws(400), of_npy(tmp_path)
+    """All rows in one block, as they are in memory: a chain goes elsewhere where a sum is rounded in another order."""
+    draws, data = make_draws(400), pe.stream(mapped(tmp_path))
+    assert data.n_blocks == 1
     streamed = eraser(3, model_of(data), draws, removal(data)).draws
     memory = eraser(3, in_memory(), draws, removal()).draws
-    np.testing.assert_allclose(streamed.params["w"], memory.params["w"], atol=1e-3)
+    np.testing.assert_allclose(streamed.params["w"], memory.params["w"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
-    draws, data = make_draws(400), of_npy(tmp_path)
+    draws, data = make_draws(1000), of_npy(tmp_path)
     results = [pe.erase(model, draws, REMOVED, key=1) for model in (model_of(data), in_memory())]
     assert [rung.name for rung in results[0].rungs] == [rung.name for rung in results[1].rungs]
     np.testing.assert_allclose(results[0].draws.log_weights, results[1].draws.log_weights, atol=1e-5)
