@@ -44,9 +44,9 @@ def held(function: Callable[[PyTree], PyTree], at: PyTree, least: int) -> int:
 
 
 def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
-    yield from (var.aval.size for var in jaxpr.invars)
+    yield from (getattr(var.aval, "size", 0) for var in jaxpr.invars)
     for equation in jaxpr.eqns:
-        yield from (var.aval.size for var in equation.outvars if hasattr(var.aval, "size"))
+        yield from (getattr(var.aval, "size", 0) for var in equation.outvars)
         for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr)):
             if isinstance(value, Jaxpr | ClosedJaxpr):
                 yield from _sizes(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
