@@ -85,14 +85,12 @@ def run() -> Iterator[Ratio]:
     push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
     curvature = Curvature(kept, sample, share, like)
     solver = numbers_as_arrays(pe.CG())
-    what = f"{PARAMETERS:,} parameters, {SAMPLES} draws"
 
     own = own_cg(solver, curvature, push, scales)
     old, _ = lineax_cg(curvature, push, scales)
-    yield Ratio(
-        f"{what}: products of lineax's CG with Lanczos steps / of our own", *map(float, (old[0], own.steps)), ""
-    )
-    yield Ratio("the residuals they end with", *map(float, (old[1], own.relative_residual)), "")
+    what = f"{PARAMETERS:,} parameters, {SAMPLES} draws: products of lineax's CG with Lanczos steps / of our own"
+    yield Ratio(what, float(old[0]), float(own.steps), "")
+    yield Ratio("the residuals they end with", float(old[1]), float(own.relative_residual), "")
     yield compare(
         "their seconds",
         lambda: lineax_cg(curvature, push, scales),
@@ -116,16 +114,17 @@ def run() -> Iterator[Ratio]:
     )
 
     vectors = jax.random.normal(jax.random.key(0), (RANK, PARAMETERS))
-    sizes = [temporary(each, curvature, vectors) / 2**20 for each in (side_by_side, fresh_products)]
-    yield Ratio(f"{RANK} directions of Transport, side by side / one after the other", *sizes, " MB")
+    beside, fresh, linearised = (
+        temporary(each, curvature, vectors) / 2**20 for each in (side_by_side, fresh_products, kept_products)
+    )
+    yield Ratio(f"{RANK} directions of Transport, side by side / one after the other", beside, fresh, " MB")
     yield compare(
         "their seconds",
         lambda: side_by_side(curvature, vectors),
         lambda: fresh_products(curvature, vectors),
         repeats=3,
     )
-    sizes = [temporary(each, curvature, vectors) / 2**20 for each in (kept_products, fresh_products)]
-    yield Ratio(f"{RANK} products H v, gradients linearised once / each time", *sizes, " MB")
+    yield Ratio(f"{RANK} products H v, gradients linearised once / each time", linearised, fresh, " MB")
     yield compare(
         "their seconds",
         lambda: kept_products(curvature, vectors),
