@@ -2,12 +2,15 @@
 
 import datetime
 import json
+import os
 import platform
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from jaxtyping import install_import_hook
+
+os.environ["POSTERASE_COMPILATION_CACHE"] = "off"  # tests leave the user's folder alone; test_programs.py has its own
 
 with install_import_hook("posterase", "beartype.beartype"):
     import posterase

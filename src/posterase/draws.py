@@ -7,6 +7,7 @@ up to a constant; draws without them count equally.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
+from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
 from posterase.checks import first_bad, whole_number
 from posterase.container import SAMPLE_DIMS, Container
@@ -29,6 +30,7 @@ from posterase.errors import (
 from posterase.files import written_whole
 from posterase.keys import as_key
 from posterase.parameters import check_known, parameter_names
+from posterase.precision import as_jax
 from posterase.trees import read_tree, write_netcdf
 
 LOG_WEIGHT = "log_weight"
@@ -291,6 +293,7 @@ class Draws(eqx.Module):
         return cls.from_arviz(read_tree(path).load(), like=like)
 
 
+@functools.partial(jax.jit, static_argnames="size")
 def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> Int[Array, " size"]:
     """Indices of `size` draws picked in proportion to their weights, with one random number (systematic resampling).
 
@@ -301,6 +304,11 @@ def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> I
     return jnp.minimum(jnp.searchsorted(edges, points * edges[-1], side="right"), len(weights) - 1)
 
 
+@jax.jit
+def _all_finite(array: Float[Array, "..."]) -> Bool[Array, ""]:
+    return jnp.isfinite(array).all()
+
+
 def _real(name: str, leaf: Any) -> Array:
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -309,9 +317,9 @@ def _real(name: str, leaf: Any) -> Array:
             "erasing moves parameters along gradients, so they must be real: leave integers out (var_names=…), "
             "sum discrete parameters out of the model, or convert with .astype(float) if they are real after all.",
         )
-    array = jnp.asarray(array)
+    array = array if isinstance(array, jax.Array) else as_jax(array)
     if array.ndim >= len(SAMPLE_DIMS) and not isinstance(array, jax.core.Tracer):
-        bad = first_bad(~jnp.isfinite(array))
+        bad = None if _all_finite(array) else first_bad(~np.isfinite(array))
         if bad is not None:
             chain, draw, *element = bad
             where = f"chain {chain}, draw {draw}" + (f", element {element}" if element else "")
@@ -343,7 +351,7 @@ def _sample_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
 
 def _log_weights(log_weights: ArrayLike, shape: tuple[int, int]) -> Float[Array, "chain draw"]:
     try:
-        array = jnp.asarray(log_weights)
+        array = log_weights if isinstance(log_weights, jax.Array) else as_jax(log_weights)
     except (TypeError, ValueError) as error:
         raise DrawsShapeError("log_weights holds no numbers.", f"it needs one real number a draw: {shape}.") from error
     if array.shape != shape or not jnp.issubdtype(array.dtype, jnp.floating):
@@ -352,13 +360,14 @@ def _log_weights(log_weights: ArrayLike, shape: tuple[int, int]) -> Float[Array,
             f"it needs one real number a draw: shape {shape}.",
         )
     if not isinstance(array, jax.core.Tracer):
-        bad = first_bad(jnp.isnan(array) | (array == jnp.inf))
+        known = np.asarray(array)
+        bad = first_bad(np.isnan(known) | (known == np.inf))
         if bad is not None:
             raise NonFiniteDrawsError(
                 f"log_weights is {array[bad]} in chain {bad[0]}, draw {bad[1]}.",
                 "weights are logarithms: −inf drops a draw, NaN and +inf mean nothing.",
             )
-        if not bool(jnp.isfinite(array).any()):
+        if not np.isfinite(known).any():
             raise NonFiniteDrawsError("every log-weight is −inf.", "at least one draw must count.")
     return array
 

@@ -28,7 +28,12 @@ T = TypeVar("T")
 def numbers_as_arrays(settings: T) -> T:
     """Settings with their numbers as arrays, so that another value does not compile anew."""
     # Through numpy: a plain number would make an array of weak type, which compiles apart from a strong one.
-    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else jnp.asarray(np.asarray(x)), settings)
+    return jax.tree.map(lambda x: x if isinstance(x, jax.Array) else as_jax(x), settings)
+
+
+def as_jax(values: Any, dtype: Any = None) -> Array:
+    """A copy of numpy's numbers as a jax array. `jnp.asarray` would compile a program for every shape."""
+    return jax.device_put(np.array(values, dtype))  # a copy: on a CPU, jax goes on using the array that it is handed
 
 
 def is_known(*numbers: Any) -> bool:
@@ -38,7 +43,7 @@ def is_known(*numbers: Any) -> bool:
 
 def widest_float() -> Any:
     """float64 where jax has 64-bit numbers switched on, else float32: the dtype to sum log densities in."""
-    return jnp.zeros(()).dtype
+    return jax.dtypes.canonicalize_dtype(np.float64)
 
 
 def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
@@ -62,6 +67,8 @@ def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:
     with jax.enable_x64(True):
         try:
             return function(True), True
+        except jax.errors.JaxRuntimeError:
+            raise  # no matter of precision: it was compiled, and failed as it ran
         except Exception as error:
             try:
                 narrow = function(False)

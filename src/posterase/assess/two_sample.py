@@ -21,6 +21,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.stats import norm
 
+from posterase.compilation import programs_kept
 from posterase.draws import Draws, systematic
 from posterase.errors import DrawsShapeError
 from posterase.keys import as_key
@@ -53,6 +54,7 @@ class TwoSample(NamedTuple):
         return f"accuracy {self.accuracy:.3f} ± {self.error:.3f} (p = {self.p_value:.2g})"
 
 
+@programs_kept()
 def two_sample(key: Key[Array, ""] | int, one: Draws, other: Draws) -> TwoSample:
     """Tell two sets of draws of the same parameters apart, thinned to the effective draws that there are."""
     if one.names != other.names:

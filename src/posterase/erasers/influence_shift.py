@@ -36,8 +36,8 @@ from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
-from posterase.numerics.densities import evaluate, evaluate_at, expectation, unconstrained
+from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
+from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
 from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
 from posterase.precision import numbers_as_arrays
@@ -229,14 +229,14 @@ def _shift(
     scales = _standard_deviations(thetas, weights)
 
     sample, share = thetas[picked], weights[picked] / weights[picked].sum()
-    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    push = mean_gradient(removed, sample, share, like)
     solved = solver(Curvature(curved, sample, share, like), push, scales)
     value = solved.value
     if steps > 1:
         # E∇full is zero over the posterior; what it is over these draws is no reason to move.
-        drift = push + expectation(lambda theta: gradient(curved, theta, like), sample, share, curved.elements)
+        drift = push + mean_gradient(curved, sample, share, like)
         for _ in range(steps - 1):
-            left = drift - expectation(lambda at: gradient(curved, at, like), sample - value, share, curved.elements)
+            left = drift - mean_gradient(curved, sample - value, share, like)
             solved = solver(Curvature(curved, sample - value, share, like), left, scales)
             value = value + solved.value
 

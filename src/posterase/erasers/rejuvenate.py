@@ -59,6 +59,7 @@ from posterase.numerics.weights import (
     pareto_k_threshold,
     smooth,
 )
+from posterase.precision import as_jax
 
 SHORTEST_STEP = 1e-3
 """A path whose steps are shorter than this share of what is left of it leads nowhere."""
@@ -203,7 +204,7 @@ class _Walk:
         share = removal.n_rows / model.n_rows
         if moved is None:
             thetas, self.like = unconstrained(model, draws)
-            check_informed(LogDensity(model), LogDensity(self.kept), thetas, self.like)
+            check_informed(LogDensity(self.kept), RemovedLogLikelihood(model, removal), thetas, self.like)
         else:
             thetas, self.like = moved.origin, moved.like
         ratios = -evaluate_at(RemovedLogLikelihood(model, removal), thetas, self.like).reshape(base.shape)
@@ -251,9 +252,7 @@ class _Walk:
         self.thetas, self.ancestors = self.thetas[rows, chosen], self.ancestors[rows, chosen]
         self.log_weights = np.zeros_like(self.log_weights)
         ended = to == 1
-        path = Path(
-            self.model, self.kept, self.removal, self.maps, jnp.asarray(to, _precision(self.like)), self.like, ended
-        )
+        path = Path(self.model, self.kept, self.removal, self.maps, as_jax(to, _precision(self.like)), self.like, ended)
         moved = move(
             move_key,
             self.options.moves,
@@ -277,7 +276,7 @@ class _Walk:
     def resample(self, key: Key[Array, ""], weights: Float[np.ndarray, "2 m"]) -> Int[np.ndarray, "2 m"]:
         """Within each half, so that what is tuned on the other stays another's."""
         keys = jax.random.split(key)
-        return np.stack([np.asarray(systematic(k, jnp.asarray(w), len(w))) for k, w in zip(keys, weights, strict=True)])
+        return np.stack([np.asarray(systematic(k, as_jax(w), len(w))) for k, w in zip(keys, weights, strict=True)])
 
     def log_ratios(self) -> Float[np.ndarray, "2 m"]:
         """kept − start at the particles."""

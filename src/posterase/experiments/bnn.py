@@ -34,6 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
 from posterase.erasers.reweight import Reweight
@@ -543,6 +544,7 @@ class Block(NamedTuple):
     """Methods that gave no network at all, and why."""
 
 
+@programs_kept()
 def run(
     settings: Settings,
     *,

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.eraser import Eraser
 from posterase.erasers.influence_shift import InfluenceShift
@@ -141,6 +142,7 @@ ERASERS: dict[str, Eraser] = {
 }
 
 
+@programs_kept()
 def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> list[Request]:
     """Answer two requests, one patient's and a group's, by every eraser; `report` hears what is being done."""
     rng = np.random.default_rng(seed)

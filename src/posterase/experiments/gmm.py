@@ -28,6 +28,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.optimize import linear_sum_assignment
 
+from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveErased, LiveInfluenceShift
 from posterase.experiments.clock import Clock, Report, named
@@ -195,6 +196,7 @@ def make_eraser(settings: Settings) -> LiveInfluenceShift:
     )
 
 
+@programs_kept()
 def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     """The whole experiment for one sampler."""
     points = make_points(settings)

@@ -25,12 +25,15 @@ EXTRAS = {
     "bridgestan": ("bridgestan",),
     "networks": ("flax",),
     "zarr": ("zarr",),
+    "parquet": ("pyarrow",),
     "data": ("pooch", "scikit-learn"),
     "record": ("sqlalchemy", "alembic", "cryptography"),
     "postgresql": ("psycopg",),
     "service": ("fastapi", "uvicorn", "jinja2"),
 }
 """What each extra brings, by the names of distributions."""
+
+WHERE_PROGRAMS = "compiled programs"
 
 
 class Finding(NamedTuple):
@@ -47,6 +50,7 @@ def examine(keys: Path, record: str) -> Iterator[Finding]:
     """Look at everything, one after the other."""
     yield Finding("posterase", "ok", f"{__version__}, Python {platform.python_version()} on {platform.machine()}")
     yield _backend()
+    yield _programs()
     for extra, names in EXTRAS.items():
         yield _extra(extra, names)
     yield _compiler()
@@ -66,6 +70,21 @@ def _backend() -> Finding:
         return Finding("jax", "wrong", f"{jax.__version__} finds no device: {said}", "set JAX_PLATFORMS=cpu.")
     kinds = ", ".join(dict.fromkeys(f"{each.platform} ({each.device_kind})" for each in devices))
     return Finding("jax", "ok", f"{jax.__version__} on {len(devices)} device{'s' if len(devices) > 1 else ''}: {kinds}")
+
+
+def _programs() -> Finding:
+    from posterase import compilation
+
+    found = compilation.programs()
+    if found.folder is None:
+        state: State = "wrong" if found.ours else "ok"
+        advice = f"chmod go-w {compilation.default_folder()}" if found.ours else ""
+        return Finding(WHERE_PROGRAMS, state, f"not kept: {found.said}", advice)
+    trouble = compilation.obstacle(found.folder) if found.ours else ""
+    if trouble:
+        return Finding(WHERE_PROGRAMS, "wrong", trouble, f"name another one: {compilation.VARIABLE}=FOLDER, or off.")
+    count, size = found.held()
+    return Finding(WHERE_PROGRAMS, "ok", f"{count} in {found.folder}, {size / 2**20:.1f} MiB; {found.said}")
 
 
 def _extra(extra: str, names: tuple[str, ...]) -> Finding:

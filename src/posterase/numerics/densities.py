@@ -8,48 +8,58 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr
+from jax.extend.core import Jaxpr, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from posterase import devices
 from posterase.draws import Draws
 from posterase.errors import PrecisionError
 from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLikelihood
-from posterase.precision import cast_floats, in_float64
+from posterase.precision import as_jax, cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
-"""About how many numbers of data, over all draws of a batch, are in memory at once."""
+"""About how many numbers of data, over all draws of a batch, are in memory at once on a CPU."""
+
+DEVICE_BATCH_ELEMENTS = 2**28
+"""The same on other devices, which wait for every batch: 64 draws side by side where rows fill a block."""
 
 MOST_SIDE_BY_SIDE = 256
 """Draws a batch on a CPU, however small. More are no faster there; and XLA's CPU threads lock up, now and then, where a
 loop holds large batches of small matrix factorisations (jax 0.10: 2,500 Cholesky factors of 11 × 11 in `Rejuvenate`,
 waiting for ever; 256 at a time never did)."""
 
+MARK = 7919
+"""A number of draws that no other axis is likely to have: a prime."""
+
 Density = LogDensity | RemovedLogLikelihood
 
 
 def batch_size(elements: int, n: int) -> int:
     """How many draws to evaluate side by side when each of them holds this many numbers."""
-    most = MOST_SIDE_BY_SIDE if jax.default_backend() == "cpu" else n
-    return max(1, min(n, most, BATCH_ELEMENTS // max(1, elements)))
+    on_cpu = jax.default_backend() == "cpu"
+    most, held = (MOST_SIDE_BY_SIDE, BATCH_ELEMENTS) if on_cpu else (n, DEVICE_BATCH_ELEMENTS)
+    return max(1, min(n, most, held // max(1, elements)))
 
 
-def held(function: Callable[[PyTree], PyTree], at: PyTree, least: int) -> int:
-    """How many numbers the largest array of one evaluation has, and `least` at least: for `batch_size`.
+def held(function: Callable[..., PyTree], at: PyTree, least: int, shared: tuple[PyTree, ...] = ()) -> int:
+    """How many numbers the largest array has that one evaluation makes of a draw, and `least` at least.
 
-    The data are not all: a gradient has as many numbers as parameters, a layer of a network a row of data for every
-    unit. Found by tracing the function, which computes nothing.
+    For `batch_size`, as this is what is held once for every draw of a batch. The data are not all: a gradient has as
+    many numbers as parameters, a layer of a network a row of data for every unit. Found by tracing `function(draw,
+    *shared)` over `MARK` draws, which computes nothing: what depends on the draw has a multiple of so many numbers.
     """
-    return max(least, *_sizes(jax.make_jaxpr(function)(at).jaxpr))
+    draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((MARK, *leaf.shape), leaf.dtype), at)
+    jaxpr = jax.make_jaxpr(jax.vmap(lambda draw: function(draw, *shared)))(draws).jaxpr
+    return max([least, *(size // MARK for size in _sizes(jaxpr) if size % MARK == 0)])
 
 
 def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
-    yield from (getattr(var.aval, "size", 0) for var in jaxpr.invars)
+    """How many numbers each array of a program has, those of its loops included."""
     for equation in jaxpr.eqns:
-        yield from (getattr(var.aval, "size", 0) for var in equation.outvars)
-        for value in jax.tree.leaves(list(equation.params.values()), is_leaf=lambda x: isinstance(x, ClosedJaxpr)):
-            if isinstance(value, Jaxpr | ClosedJaxpr):
-                yield from _sizes(value.jaxpr if isinstance(value, ClosedJaxpr) else value)
+        yield from (var.aval.size for var in equation.outvars if hasattr(var.aval, "size"))
+        for inner in jaxprs_in_params(equation.params):
+            yield from _sizes(inner)
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
@@ -64,7 +74,7 @@ def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
 
 def evaluate_at(density: Density, thetas: Float[np.ndarray, "n d"], like: PyTree) -> Float[np.ndarray, " n"]:
     """The same at raveled unconstrained parameters, whose structure is that of `like`."""
-    return _precise(density, lambda wide: _evaluate_at(density, jnp.asarray(thetas), like, wide))
+    return _precise(density, lambda wide: _evaluate_at(density, as_jax(thetas), like, wide))
 
 
 def over_draws(function: Callable[[PyTree], PyTree], draws: Draws, elements: int) -> PyTree:
@@ -90,10 +100,8 @@ def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray,
 
 def constrained(model: AbstractModel, thetas: Float[np.ndarray, "n d"], like: PyTree, draws: Draws) -> PyTree:
     """Raveled unconstrained parameters on their own scale, in the shapes and precision of `draws`."""
-    params, _ = in_float64(lambda wide: _constrain(model, jnp.asarray(thetas), like, wide), "the model's transforms")
-    return jax.tree.map(
-        lambda new, old: jnp.asarray(np.asarray(new), old.dtype).reshape(old.shape), params, draws.params
-    )
+    params, _ = in_float64(lambda wide: _constrain(model, as_jax(thetas), like, wide), "the model's transforms")
+    return jax.tree.map(lambda new, old: as_jax(np.asarray(new, old.dtype).reshape(old.shape)), params, draws.params)
 
 
 def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray, "..."]:
@@ -109,30 +117,34 @@ def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray
 
 @eqx.filter_jit
 def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"]:
-    def at(one: PyTree) -> Float[Array, ""]:
+    def at(one: PyTree, density: Density) -> Float[Array, ""]:
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
 
     n = jax.tree.leaves(params)[0].shape[0]
-    size = batch_size(held(at, _first(params), density.elements), n)
-    return jax.lax.map(at, params, batch_size=size)
+    size = batch_size(held(at, _first(params), density.elements, (density,)), n)
+    return devices.map_draws(at, params, size, (density,))
 
 
 @eqx.filter_jit
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
-    at = lambda theta: density(unravel(theta))  # noqa: E731
-    size = batch_size(held(at, thetas[0], density.elements), len(thetas))
-    return jax.lax.map(at, thetas, batch_size=size)
+
+    def at(theta: Array, density: Density) -> Float[Array, ""]:
+        return density(unravel(theta))
+
+    size = batch_size(held(at, thetas[0], density.elements, (density,)), len(thetas))
+    return devices.map_draws(at, thetas, size, (density,))
 
 
 @eqx.filter_jit
 def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: int, wide: bool) -> PyTree:
     n = jax.tree.leaves(params)[0].shape[0]
 
-    def at(one: PyTree) -> PyTree:
+    def at(one: PyTree, function: Callable[[PyTree], PyTree]) -> PyTree:
         return function(cast_floats(one, jnp.float64) if wide else one)
 
-    return jax.lax.map(at, params, batch_size=batch_size(held(at, _first(params), elements), n))
+    size = batch_size(held(at, _first(params), elements, (function,)), n)
+    return devices.map_draws(at, params, size, (function,))
 
 
 def _first(params: PyTree) -> PyTree:
@@ -160,21 +172,26 @@ def _unravel(like: PyTree, wide: bool) -> Callable[[Array], PyTree]:
 
 
 def expectation(
-    function: Callable[[Float[Array, " d"]], Array],
+    function: Callable[..., Array],
     thetas: Float[Array, "n d"],
     weights: Float[Array, " n"],
     elements: int,
+    shared: tuple[PyTree, ...] = (),
 ) -> Array:
-    """Σ wᵢ f(θᵢ), a batch of draws at a time; `elements` is how many numbers of data one evaluation of f holds."""
-    n = len(thetas)
-    size = batch_size(held(function, thetas[0], elements), n)
-    index = jnp.arange(-(-n // size) * size)
+    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements`: how many numbers of data one evaluation holds."""
+    n, parts = len(thetas), devices.shards(devices.CHAINS)
+    size = batch_size(held(function, thetas[0], elements, shared), -(-n // parts))
+    index = jnp.arange(-(-n // (size * parts)) * size * parts)
     padded = jnp.where(index < n, weights[index % n], 0).reshape(-1, size)  # the padding repeats draws, with weight 0
 
-    def add(total: Array, batch: tuple[Array, Array]) -> tuple[Array, None]:
-        at, weight = batch
-        return total + jnp.tensordot(weight, jax.vmap(function)(thetas[at]), axes=1), None
+    zero = jax.eval_shape(function, thetas[0], *shared)
 
-    zero = jax.eval_shape(function, thetas[0])
-    batches = ((index % n).reshape(-1, size), padded)
-    return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
+    def total(batches: tuple[Array, Array], thetas: Array, *shared: PyTree) -> Array:
+        def add(total: Array, batch: tuple[Array, Array]) -> tuple[Array, None]:
+            at, weight = batch
+            values = jax.vmap(lambda theta: function(theta, *shared))(thetas[at])
+            return total + jnp.tensordot(weight, values, axes=1), None
+
+        return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
+
+    return devices.sum_parts(total, ((index % n).reshape(-1, size), padded), (thetas, *shared))

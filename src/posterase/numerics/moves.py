@@ -28,12 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from posterase import devices
 from posterase.checks import whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
 from posterase.numerics.transport_maps import DENSE_UP_TO
-from posterase.precision import cast_floats, in_float64
+from posterase.precision import as_jax, cast_floats, in_float64
 
 TRIAL_PARTICLES = 64
 """How many particles of each half try out a step size."""
@@ -192,15 +193,16 @@ def _move(
     for_trials, for_moves = jax.random.split(key)
     halves, m, d = thetas.shape
     inverse_mass = _spread(thetas)[::-1]  # each half uses the other's
-    trials = jnp.asarray(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], precision)
+    trials = as_jax(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], precision)
     chosen: list[Setting | None] = [None] * halves
     gradients, waited = 0.0, 0
     timid = kernel.settings(d)[-1]
     for i, setting in enumerate(kernel.settings(d)):
         # The particles of a half try the settings that the other half will use.
         step, leapfrogs = _settings([setting] * halves, precision)
-        own = jnp.asarray(inverse_mass[::-1], precision)
-        rates, taken, level = _trial(jax.random.fold_in(for_trials, i), kernel, path, trials, step, leapfrogs, own)
+        own = as_jax(inverse_mass[::-1], precision)
+        tried = _trial(jax.random.fold_in(for_trials, i), kernel, path, trials, step, leapfrogs, own)
+        rates, taken, level = jax.device_get(tried)
         if not coarse_ok and float(level) * float(jnp.finfo(precision).eps) > COARSE:
             return None
         gradients, waited = gradients + float((taken + 1).sum()), waited + int(taken.max()) + 1
@@ -214,12 +216,12 @@ def _move(
         for_moves,
         kernel,
         path,
-        jnp.asarray(thetas, precision),
+        as_jax(thetas, precision),
         step,
         leapfrogs,
-        jnp.asarray(inverse_mass, precision),
-        jnp.asarray(most),
-        jnp.asarray(enough + 3 / np.sqrt(m), precision),
+        as_jax(inverse_mass, precision),
+        as_jax(most),
+        as_jax(enough + 3 / np.sqrt(m), precision),
     )
     final, slopes, rate, correlation, moves, taken, longest = jax.device_get(out)
     return Moved(
@@ -247,7 +249,7 @@ def _unsettled(thetas: Float[np.ndarray, "2 m d"], slopes: Float[np.ndarray, "2 
 
 
 def _settings(settings: list[Setting], dtype: Any) -> tuple[Array, Array]:
-    return jnp.asarray([one.step_size for one in settings], dtype), jnp.asarray([one.leapfrogs for one in settings])
+    return as_jax([one.step_size for one in settings], dtype), as_jax([one.leapfrogs for one in settings])
 
 
 def _spread(thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 d ..."]:
@@ -275,15 +277,20 @@ def _map(function: Any, path: Path, *arrays: Any) -> Any:
     return jax.lax.map(half, (moved, arrays))
 
 
-def _particles(path: Path, function: Any, *arrays: Any) -> Any:
+def _particles(path: Path, function: Any, arrays: tuple[Any, ...], shared: tuple[Any, ...] = ()) -> Any:
+    """`function(path, *particle, *shared)`, a batch of particles at a time."""
     n = jax.tree.leaves(arrays)[0].shape[0]
-    return jax.lax.map(lambda args: function(*args), arrays, batch_size=batch_size(path.elements, n))
+
+    def one(particle: Any, path: Path, *shared: Any) -> Any:
+        return function(path, *particle, *shared)
+
+    return devices.map_draws(one, arrays, batch_size(path.elements, n), (path, *shared))
 
 
 def _start(path: Path, thetas: Float[Array, "2 m d"]) -> Any:
     from blackjax.mcmc import hmc
 
-    return _map(lambda path, half: _particles(path, lambda theta: hmc.init(theta, path), half), path, thetas)
+    return _map(lambda path, half: _particles(path, lambda path, at: hmc.init(at, path), (half,)), path, thetas)
 
 
 def _one_move(
@@ -293,12 +300,12 @@ def _one_move(
     keys = jax.random.split(key, states.position.shape[:2])
 
     def half(path: Path, keys: Any, states: Any, step: Array, leapfrogs: Array, inverse_mass: Array) -> Any:
-        def particle(key: Any, state: Any) -> Any:
+        def particle(path: Path, key: Any, state: Any, step: Array, leapfrogs: Array, inverse_mass: Array) -> Any:
             for_jitter, for_move = jax.random.split(key)
             jittered = step * jax.random.uniform(for_jitter, (), step.dtype, 1 - JITTER, 1 + JITTER)
             return kernel.kernel(for_move, state, path, jittered, inverse_mass, leapfrogs)
 
-        states, rates, taken = _particles(path, particle, keys, states)
+        states, rates, taken = _particles(path, particle, (keys, states), (step, leapfrogs, inverse_mass))
         return states, rates, jnp.broadcast_to(taken, rates.shape)
 
     return _map(half, path, keys, states, step, leapfrogs, inverse_mass)

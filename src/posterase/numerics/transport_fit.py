@@ -18,14 +18,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, check_informed, gradient
-from posterase.numerics.densities import batch_size, evaluate_at, expectation
+from posterase.numerics.curvature import Curvature, check_informed, gradient, mean_gradient
+from posterase.numerics.densities import batch_size, evaluate_at
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
+from posterase.precision import as_jax
 
 CURVATURE_GRADIENTS, CURVATURE_DRAWS = 768, (4, 16)
 """A curvature as a matrix costs two gradients a parameter and draw; it is averaged over as many draws as so many
@@ -100,7 +102,7 @@ class Fit:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
         self.folds = first_half(*base.shape), ~first_half(*base.shape)
         self.cost = Cost()
-        check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
         self.spend(densities=self.n)
         if not np.isfinite(self.full[base.ravel() > 0]).all():
@@ -200,7 +202,7 @@ class Fit:
             self.narrow(np.linalg.inv(precision)),
             self.narrow(precision),
         )
-        most = jnp.asarray(self.options.newton_steps)
+        most = as_jax(self.options.newton_steps)
         targets, left, steps = jax.device_get(_settle(LogDensity(self.kept), halves, self.like, most))
         self.spend(gradients=samples.shape[1] * float((steps + 1).sum()), sequential=int(steps.max()) + 1)
         places = targets.astype(float)
@@ -239,7 +241,7 @@ class Fit:
     def narrow(self, array: Float[np.ndarray, "..."]) -> Array:
         """In the precision of the draws: gradients need no more."""
         with np.errstate(over="ignore"):  # what is infinite then is refused where it shows
-            return jnp.asarray(array, jnp.result_type(*jax.tree.leaves(self.like)))
+            return as_jax(array, jnp.result_type(*jax.tree.leaves(self.like)))
 
     # --- what the weights say of it
 
@@ -328,8 +330,11 @@ def _look(
 
     def slopes(density: LogDensity | RemovedLogLikelihood) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
-        at = lambda theta: gradient(density, theta, like)  # noqa: E731
-        return jax.lax.map(lambda half: jax.lax.map(at, half, batch_size=size), samples)
+
+        def at(theta: Array, density: LogDensity | RemovedLogLikelihood, like: PyTree) -> Float[Array, " d"]:
+            return gradient(density, theta, like)
+
+        return jax.lax.map(lambda half: devices.map_draws(at, half, size, (density, like)), samples)
 
     return _Look(
         _curvatures(full, points, like), _curvatures(removed, points, like), slopes(full), slopes(removed).mean(axis=1)
@@ -370,7 +375,7 @@ def _settle_one(
     share = jnp.full(len(deviations), 1 / len(deviations), deviations.dtype)
 
     def step_at(target: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        push = expectation(lambda one: gradient(kept, target + one, like), deviations, share, kept.elements)
+        push = mean_gradient(kept, target + deviations, share, like)
         step = covariance @ (push - drift)
         return step, jnp.sqrt(step @ (precision @ step) / step.size)
 
@@ -411,7 +416,7 @@ def _low_rank(
 ) -> tuple[Float[Array, " d"], Float[Array, " r"], Float[Array, "d r"], Array, Float[Array, ""]]:
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
     share = jnp.full(len(sample), 1 / len(sample), sample.dtype)
-    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    push = mean_gradient(removed, sample, share, like)
     solved = CG(rtol=1e-3)(Curvature(kept, sample, share, like), push, scales)
     lost = Curvature(removed, sample, share, like)
     directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)

@@ -1,0 +1,213 @@
+"""Compiled programs are kept, so that the next process need not compile them anew.
+
+jax can keep what XLA compiled in a folder. Inside posterase's own calls that is switched on, and nowhere else: what
+you compile outside of them is none of our business, and may hold data. Our own programs hold none: rows and draws are
+their arguments. (What your functions use beside their arguments, an array of a closure, is part of the program.)
+
+The folder is `posterase/programs` in the user's cache. `POSTERASE_COMPILATION_CACHE` names another one, or is `off`.
+Who has set a folder in jax itself, by `JAX_COMPILATION_CACHE_DIR` or `jax.config`, keeps that one, with everything else
+that was set there. A folder that cannot be used is not used: programs are compiled, as ever, and `posterase doctor`
+says why.
+
+jax bounds the folder by itself only with a lock, and with a look at every file whenever one is written. Here it is
+tidied once a day: what was not used for longest goes, until `MOST_BYTES` are left, and with it what a process that was
+stopped left half written, which jax would stumble over for ever. Processes need no lock: one that meets a file that
+another is still writing compiles the program itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from posterase.errors import OutputError
+from posterase.files import cache_folder, make_folder
+
+VARIABLE = "POSTERASE_COMPILATION_CACHE"
+ENABLED, FOLDER = "jax_enable_compilation_cache", "jax_compilation_cache_dir"
+THRESHOLD = "jax_persistent_cache_min_compile_time_secs"
+MOST_BYTES = 256 * 2**20
+BETWEEN_TIDYING = 24 * 3600.0
+"""Seconds."""
+STILL_WRITTEN = 60.0
+"""Seconds for which a file may be half written by a process that is alive."""
+
+JAX_THRESHOLD = 1.0
+"""jax keeps a program that took so many seconds to compile, unless it is told otherwise. Ours are many and small, and
+one is read in a tenth of the time that it takes to compile: all are kept."""
+
+_lock = threading.RLock()
+_inside = 0
+_threshold = JAX_THRESHOLD
+"""What it is outside of our calls."""
+_ready: set[Path] = set()
+
+
+class Programs(NamedTuple):
+    """Where programs are kept."""
+
+    folder: Path | None
+    """None: nowhere."""
+    said: str
+    """Who chose it, or why there is none."""
+    ours: bool
+    """Whether jax does it on our behalf; if not, its user has chosen."""
+
+    def held(self) -> tuple[int, int]:
+        """How many programs are there, and their bytes."""
+        files = [] if self.folder is None or not self.folder.is_dir() else _entries(self.folder)
+        return len(files), sum(size for _, _, size in files)
+
+
+def programs() -> Programs:
+    """Where programs are kept, as environment and jax are now. Nothing is made or changed."""
+    import jax
+
+    if not getattr(jax.config, ENABLED):
+        return Programs(None, "jax_enable_compilation_cache is off", False)
+    chosen = getattr(jax.config, FOLDER)
+    if chosen and not _inside:
+        return Programs(Path(chosen), f"as {FOLDER} says", False)
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return Programs(None, "JAX_COMPILATION_CACHE_DIR is empty", False)
+    named = os.environ.get(VARIABLE, "")
+    if named.lower() == "off":
+        return Programs(None, f"{VARIABLE} is off", False)
+    if named:
+        return Programs(Path(named).expanduser().absolute(), f"as {VARIABLE} says", True)
+    folder = default_folder()
+    if folder.is_dir() and not _only_ours(folder):
+        return Programs(None, f"others can write to {folder}, and could put programs there for you to run", True)
+    return Programs(folder, f"{VARIABLE}=off switches it off", True)
+
+
+def default_folder() -> Path:
+    """Where programs are kept unless somebody says otherwise."""
+    return cache_folder() / "programs"
+
+
+@contextmanager
+def programs_kept() -> Iterator[None]:
+    """What is compiled in here is kept for the next process; what was kept is not compiled. Also a decorator."""
+    kept = _enter()
+    try:
+        yield
+    finally:
+        if kept:
+            _leave()
+
+
+def _enter() -> bool:
+    import jax
+
+    global _inside, _threshold
+    with _lock:
+        if not _inside:
+            found = programs()
+            if not found.ours or found.folder is None or not _prepared(found.folder):
+                return False
+            jax.config.update(FOLDER, str(found.folder))
+            _threshold = getattr(jax.config, THRESHOLD)
+            if _threshold == JAX_THRESHOLD:
+                jax.config.update(THRESHOLD, 0.0)
+        _inside += 1
+        return True
+
+
+def _leave() -> None:
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    global _inside
+    with _lock:
+        _inside -= 1
+        if not _inside:
+            jax.config.update(FOLDER, None)
+            jax.config.update(THRESHOLD, _threshold)
+            reset_cache()
+
+
+def _prepared(folder: Path) -> bool:
+    """Whether the folder can be used; looked at once a process."""
+    if folder in _ready:
+        return True
+    if obstacle(folder):
+        return False
+    _tidied(folder)
+    # A disk that fills up, or a file that another process is writing: no concern of somebody who never asked for this.
+    warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache entry")
+    _ready.add(folder)
+    return True
+
+
+def obstacle(folder: Path) -> str:
+    """Why the folder, made where it was not there, takes no files; nothing where it does."""
+    try:
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder)
+    except OSError as error:
+        return f"the folder {str(folder)!r} cannot be made: {error.strerror}."
+    except OutputError as error:
+        return error.problem
+    return ""
+
+
+def _only_ours(folder: Path) -> bool:
+    if not hasattr(os, "getuid"):
+        return True
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def _entries(folder: Path) -> list[tuple[float, Path, int]]:
+    """When a program was last used, where it is, and its size."""
+    found = []
+    for path in folder.glob("*-cache"):
+        try:
+            at = path.stat()
+        except FileNotFoundError:  # another process tidies
+            continue
+        found.append((max(at.st_atime, at.st_mtime), path, at.st_size))
+    return found
+
+
+def _tidied(folder: Path) -> None:
+    """Remove what is broken or was not used for longest; once a day, whatever the number of processes."""
+    stamp = folder / ".tidied"
+    try:
+        before = stamp.stat().st_mtime if stamp.exists() else 0.0
+        if time.time() - before < BETWEEN_TIDYING:
+            return
+        stamp.touch()
+    except OSError:  # a disk without room
+        return
+    total = 0
+    for used, path, size in sorted(_entries(folder), reverse=True):
+        total += size
+        if total > MOST_BYTES or (used >= before and _broken(path)):
+            path.unlink(missing_ok=True)
+            total -= size
+
+
+def _broken(path: Path) -> bool:
+    """Whether a file ends too early. (One that is compressed otherwise than by zlib is left alone.)"""
+    try:
+        written = path.stat().st_mtime
+        content = path.read_bytes()
+        if content[:1] in (b"", b"x"):
+            zlib.decompress(content)
+    except FileNotFoundError:
+        return False
+    except zlib.error:
+        return time.time() - written > STILL_WRITTEN
+    return False
