@@ -105,7 +105,7 @@ def run() -> Iterator[Ratio]:
         arrays = wide.draws.flat(), wide.draws.weights.ravel(), jnp.arange(DRAWS)
         return temporary(_shift, solver, *densities, *arrays, 1) / 2**20
 
-    by_data = patched("posterase.numerics.densities.held", lambda function, at, least: least, of_shift)
+    by_data = patched("posterase.numerics.densities.held", lambda function, at, least, *_: least, of_shift)
     yield Ratio(
         f"{WIDER:,} parameters, InfluenceShift: batches by the data alone / by what a draw holds",
         by_data,
