@@ -15,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,8 @@ from benchmarks.memory import status
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
-SIZES = [int(size) for size in os.environ.get("SIZES", "10,100,1000,10000,100000,1000000").split(",")]
+SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000)
+"""9 W + 1 each, for a width W."""
 DRAWS, SAMPLES, DENSE_UP_TO, APART_FROM = 32, 4, 2000, 10_000
 ERASERS: dict[str, pe.Eraser] = {
     "Reweight": pe.Reweight(),
@@ -173,11 +174,11 @@ def draw(found: dict[int, dict[str, Any]], target: Path) -> None:
     figure.savefig(target)
 
 
-def run() -> Iterator[str]:
+def run(sizes: Sequence[int] = ()) -> Iterator[str]:
     platform = jax.default_backend()
     stem = "parameters" if platform == "cpu" else f"parameters-{platform}"
     found: dict[int, dict[str, Any]] = {}
-    for size in SIZES:
+    for size in sizes or SIZES:
         if size < APART_FROM:
             found[size] = apart(f"everything({size})")
         else:
