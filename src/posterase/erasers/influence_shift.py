@@ -75,12 +75,13 @@ class InfluenceShiftDiagnostics:
     @property
     def _solver_work(self) -> str:
         """How many steps the solver took, where it takes steps."""
-        products, iterations = int(self.solved.steps), int(self.solved.iterations)
+        products, iterations = (int(np.asarray(each)) for each in (self.solved.steps, self.solved.iterations))
         return f" after {iterations} iterations, {products} products" if iterations else ""
 
     def __str__(self) -> str:
         text = (
-            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}{self._solver_work}; "
+            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}"
+            f"{self._solver_work}; "
             f"not mended: about {self.covariance_gap:.2g} nats in the covariance"
         )
         if self.weights is not None:
