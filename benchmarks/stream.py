@@ -161,7 +161,8 @@ def page(record: dict[str, Any], memory: float, medians: dict[str, float]) -> st
         f"From `python -m benchmarks stream`: {record['machine']}.",
         "",
         f"Logistic regression, {record['rows']:,} rows ({record['megabytes']:.0f} MB) of {record['columns']} "
-        f"columns, on {record['parameters']} fixed combinations of them, {record['draws']} draws, {record['removed']} rows removed",
+        f"columns, on {record['parameters']} fixed combinations of them, {record['draws']} draws, "
+        f"{record['removed']} rows removed",
         f"by `Transport`; blocks of 16 MB. Median of {REPEATS} runs in turn, as a multiple of the same rows in memory",
         "in the same process. A disk of 200 MB/s is the same file with the time that such a disk would take",
         "slept away: the file itself is in the system's cache.",

@@ -37,6 +37,7 @@ from posterase.model import LogDensity
 from posterase.numerics.densities import evaluate
 from posterase.rows import table_of
 from posterase.sampling.resume import digest
+from posterase.streams import MOST_BLOCKS
 
 ROOT = Path(__file__).parent.parent
 ROWS, BLOCK = 103, 20
@@ -488,7 +489,7 @@ def test_transport_holds_fewer_than_ten_blocks_of_thirty(tmp_path):
         assert done.returncode == 0, done.stderr
         found[kind] = json.loads(done.stdout.splitlines()[-1])
     assert found["stream"]["data"] >= 29
-    assert found["stream"]["blocks"] < 10
+    assert found["stream"]["blocks"] < MOST_BLOCKS
     assert found["memory"]["blocks"] > found["memory"]["data"]
 
 
