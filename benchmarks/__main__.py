@@ -12,7 +12,7 @@ from posterase.files import written_whole
 
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
-    *("service", "compilation"),
+    *("service", "compilation", "peers"),
 ]
 
 
