@@ -1,28 +1,36 @@
-"""Run benchmarks by name, or all of them; `--json FILE` keeps what they print."""
+"""Run benchmarks by name, or all of them; `--json FILE` keeps what they print, `--sizes` says how large some are."""
 
 from __future__ import annotations
 
 import argparse
 import importlib
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.harness import Ratio
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
-    *("service", "compilation", "peers"),
+    *("service", "stream", "rows", "removed", "parameters", "draws", "compilation", "peers"),
 ]
+SIZED = ("rows", "removed", "draws")
+"""Those that take sizes: of rows, of removed rows, of draws and chains."""
 
 
-def main(names: list[str], target: Path | None) -> None:
+def main(names: list[str], target: Path | None, sizes: Sequence[int] = ()) -> None:
+    # Several processes share a GPU here: none may take its memory in advance.
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     print(machine())
     ratios = []
     for name in names:
-        for ratio in importlib.import_module(f"benchmarks.{name}").run():
+        run = importlib.import_module(f"benchmarks.{name}").run
+        for ratio in run(sizes) if name in SIZED else run():
             print(ratio, flush=True)
-            ratios.append(ratio._asdict())
+            ratios.append(ratio._asdict() if isinstance(ratio, Ratio) else ratio)
             if target is not None:
                 with written_whole(target) as beside:
                     beside.write_text(json.dumps({"machine": machine(), "ratios": ratios}, indent=1) + "\n")
@@ -32,5 +40,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", default=ALL, metavar="name", help=", ".join(ALL))
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--sizes", type=int, nargs="+", default=(), metavar="N", help=f"of {', '.join(SIZED)}")
     given = parser.parse_args()
-    main(given.names, given.json)
+    if given.sizes and not set(given.names) <= set(SIZED):
+        parser.error(f"--sizes is for {', '.join(SIZED)}")
+    main(given.names, given.json, given.sizes)

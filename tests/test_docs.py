@@ -85,7 +85,8 @@ def name_of(words):
 @pytest.mark.parametrize(("page", "command"), EVERY)
 def test_every_command_can_be_read(page, command):
     """Its words and options are known, and its program is one that we know."""
-    words = shlex.split(re.split(r" > | \|\| ", command.split(" | ")[-1])[0])
+    words = shlex.split(re.split(r" > | \|\| | &$", command.split(" | ")[-1])[0])
+    words = [word for i, word in enumerate(words) if not (i == 0 and re.fullmatch(r"[A-Z_]+=\S+", word))]
     assert words[0] in PROGRAMS
     if words[0] != "posterase" or words[1] in ("--install-completion", "--show-completion"):
         return
@@ -98,10 +99,10 @@ def test_every_command_can_be_read(page, command):
 
 def test_every_command_is_run_somewhere():
     """In the test of its page, or where ELSEWHERE says; one that only names a command is none to type."""
-    pages = {"docs/record.md", "docs/service.md", "docs/command-line.md"}
+    pages = {"docs/record.md", "docs/service.md", "docs/command-line.md", "docs/devices.md"}
     readme = set(README)
     for page, command in EVERY:
-        words = shlex.split(command)
+        words = shlex.split(re.sub(r"^[A-Z_]+=\S+ ", "", command))
         mentioned = words[0] == "posterase" and (
             words[1].startswith("--") or all(each.startswith("--") for each in name_of(words[1:])[1])
         )
@@ -192,6 +193,8 @@ def test_the_command_line(tmp_path):
     for name in ("kept.nc", "certificate.json", "report.html", "assessed.nc", "again.html"):
         assert (tmp_path / name).stat().st_size > 0
     assert not (tmp_path / "none.nc").exists()
+    shell(tmp_path, *blocks("docs/devices.md", "sh"))  # with the same files
+    assert (tmp_path / "by-two.nc").stat().st_size > 0
 
 
 @pytest.mark.slow

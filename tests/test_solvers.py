@@ -1,5 +1,6 @@
 """Solvers against matrices written out: values, residuals, and what a series leaves out."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 import posterase as pe
 from posterase.model import LogDensity
 from posterase.numerics.curvature import Curvature, ravel_draws
-from posterase.numerics.solvers import DENSE_UP_TO, default_solver, lanczos
+from posterase.numerics.solvers import DENSE_UP_TO, default_solver, lanczos, nystrom
 
 D = 6
 MATRIX = np.diag([0.5, 1.0, 2.0, 4.0, 8.0, 16.0]) + 0.3
@@ -127,3 +128,92 @@ def test_a_vector_of_zeros_needs_no_shift():
         solved = solver(curvature(), jnp.zeros(D), jnp.asarray(SCALES))
         np.testing.assert_array_equal(solved.value, 0)
         assert solved.relative_residual == 0
+
+
+def of_spectrum(spectrum):
+    """A curvature with these eigenvalues, in a turned basis."""
+    size = len(spectrum)
+    basis = np.linalg.qr(np.random.default_rng(1).normal(size=(size, size)))[0]
+    return (basis * spectrum) @ basis.T
+
+
+def steps_on(matrix, solver, scales=None):
+    """How many steps a right-hand side takes that excites every curvature; its solution is checked too."""
+    vector = np.random.default_rng(2).normal(size=len(matrix))
+    scales = np.ones(len(matrix)) if scales is None else scales
+    solved = eqx.filter_jit(solver)(curvature(matrix), jnp.asarray(vector), jnp.asarray(scales))
+    error = np.asarray(solved.value) - np.linalg.solve(matrix, vector)
+    assert np.sqrt(error @ matrix @ error) < 1e-4 * np.sqrt(vector @ np.linalg.solve(matrix, vector))
+    return int(solved.iterations)
+
+
+@pytest.mark.parametrize("ratio", [4, 36, 100])
+def test_steps_grow_as_the_root_of_the_ratio_of_curvatures(ratio, x64):
+    """About √κ · ½ log(2/rtol), for curvatures all over between 1 and κ; never more than that by much."""
+    theory = np.sqrt(ratio) * 0.5 * np.log(2 / 1e-8)
+    steps = steps_on(of_spectrum(np.linspace(1, ratio, 150)), pe.CG(rtol=1e-8))
+    assert theory / 3 < steps < 1.2 * theory + 2
+
+
+def test_scales_that_are_right_leave_nothing_to_do_and_wrong_ones_cost_steps(x64):
+    """Independent parameters of standard deviations 1/3 to 3; the twin has them the wrong way round."""
+    spreads = np.geomspace(1 / 3, 3, 60)
+    matrix = np.diag(spreads**-2)
+    right = steps_on(matrix, pe.CG(rtol=1e-9), spreads)
+    none = steps_on(matrix, pe.CG(rtol=1e-9, preconditioner=pe.Unscaled()), spreads)
+    wrong = steps_on(matrix, pe.CG(rtol=1e-9), 1 / spreads)
+    assert right == 1
+    assert none > 20
+    assert wrong > 1.2 * none
+
+
+def test_nystrom_takes_away_what_stands_out(x64):
+    """Ten curvatures of 1,000 to 10,000 over a bulk between 1 and 2: only the bulk's steps are left."""
+    matrix = of_spectrum(np.concatenate([np.geomspace(1e3, 1e4, 10), np.linspace(1, 2, 110)]))
+    diagonal = steps_on(matrix, pe.CG(rtol=1e-6))
+    bulk = steps_on(of_spectrum(np.linspace(1, 2, 120)), pe.CG(rtol=1e-6))
+    # A sketch of twenty finds the ten; one of three does not, and takes as many steps but for a few.
+    found = steps_on(matrix, pe.CG(rtol=1e-6, preconditioner=pe.Nystrom(rank=20)))
+    missed = steps_on(matrix, pe.CG(rtol=1e-6, preconditioner=pe.Nystrom(rank=3)))
+    assert diagonal >= bulk + 10
+    assert found <= bulk + 3
+    assert missed >= found + 5
+
+
+def test_nystrom_is_exact_on_a_matrix_of_low_rank(x64):
+    values = np.array([50.0, 20.0, 3.0, 0.5])
+    matrix = of_spectrum(np.concatenate([values, np.zeros(36)]))
+    found, basis = nystrom(lambda v: jnp.asarray(matrix) @ v, 40, 8, jnp.float64)
+    np.testing.assert_allclose(found[:4], values, rtol=1e-6)
+    np.testing.assert_allclose(basis.T @ basis, np.eye(8), atol=1e-10)
+    np.testing.assert_allclose(np.asarray(basis[:, :4] * found[:4]) @ np.asarray(basis[:, :4]).T, matrix, atol=1e-5)
+
+
+def test_products_are_counted(x64):
+    solved = solve(pe.CG(preconditioner=pe.Nystrom(rank=2)))
+    assert solved.steps == solved.iterations + 2 + 1
+    assert solve(pe.CG(preconditioner=pe.Nystrom(rank=50))).steps <= D + D + 1
+
+
+@pytest.mark.parametrize("preconditioner", [pe.Unscaled(), pe.Diagonal(), pe.Nystrom(rank=2)], ids=str)
+def test_cg_sees_a_negative_curvature(preconditioner, x64):
+    solver = pe.CG(rtol=1e-10, preconditioner=preconditioner)
+    assert solve(solver).smallest_curvature > 0
+    assert solve(solver, MATRIX - 2 * np.eye(D)).smallest_curvature < 0
+
+
+def test_cg_ends_in_float32_with_thousands_of_parameters():
+    """The residual is small beside the vector; not each of its elements beside its own, which rounding never allows."""
+    size = 5000
+    spectrum = jnp.linspace(1.0, 10.0, size)
+    model = pe.Model(lambda p: -0.5 * jnp.sum(spectrum * p**2), lambda p, y: 0 * y * p[0], np.zeros(4))
+    thetas = jnp.zeros((1, size))
+    vector = jax.random.normal(jax.random.key(0), (size,))
+    solved = pe.CG(rtol=1e-5)(Curvature(LogDensity(model), thetas, jnp.ones(1), thetas[0]), vector, jnp.ones(size))
+    assert solved.iterations < np.sqrt(10) * 0.5 * np.log(2 / 1e-5) + 2
+    assert solved.relative_residual < 2e-5
+
+
+def test_a_rank_of_zero_is_refused():
+    with pytest.raises(pe.errors.InvalidOptionError, match="rank"):
+        pe.Nystrom(rank=0)

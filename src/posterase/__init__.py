@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from posterase.bridges.numpyro import from_numpyro as from_numpyro
     from posterase.bridges.pymc import from_pymc as from_pymc
     from posterase.bridges.stan import from_stan as from_stan
+    from posterase.devices import join as join
+    from posterase.devices import mesh as mesh
     from posterase.draws import Draws as Draws
     from posterase.erasers.continuation import Continue as Continue
     from posterase.erasers.eraser import Erased as Erased
@@ -47,7 +49,10 @@ if TYPE_CHECKING:
     from posterase.numerics.moves import NUTS as NUTS
     from posterase.numerics.solvers import CG as CG
     from posterase.numerics.solvers import Cholesky as Cholesky
+    from posterase.numerics.solvers import Diagonal as Diagonal
     from posterase.numerics.solvers import Neumann as Neumann
+    from posterase.numerics.solvers import Nystrom as Nystrom
+    from posterase.numerics.solvers import Unscaled as Unscaled
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
     from posterase.sampling.laplace import LaplaceSampler as LaplaceSampler
@@ -61,6 +66,8 @@ if TYPE_CHECKING:
     from posterase.sampling.schedules import Polynomial as Polynomial
     from posterase.sampling.sghmc import SGHMC as SGHMC
     from posterase.sampling.sgld import SGLD as SGLD
+    from posterase.streams import Stream as Stream
+    from posterase.streams import stream as stream
     from posterase.transforms import Transform as Transform
     from posterase.transforms import greater_than as greater_than
     from posterase.transforms import interval as interval
@@ -78,6 +85,7 @@ HOMES = {
     "bridges.numpyro": "from_numpyro",
     "bridges.pymc": "from_pymc",
     "bridges.stan": "from_stan",
+    "devices": "join mesh",
     "draws": "Draws",
     "erasers.continuation": "Continue",
     "erasers.eraser": "Erased Eraser",
@@ -93,7 +101,7 @@ HOMES = {
     "matching": "match",
     "model": "MaskedModel Model Removal Split split",
     "numerics.moves": "HMC MALA NUTS",
-    "numerics.solvers": "CG Cholesky Neumann",
+    "numerics.solvers": "CG Cholesky Diagonal Neumann Nystrom Unscaled",
     "policy": "Policy Verdict",
     "sampling.laplace": "LaplaceSampler",
     "sampling.nuts": "nuts",
@@ -103,6 +111,7 @@ HOMES = {
     "sampling.schedules": "Constant Polynomial",
     "sampling.sghmc": "SGHMC",
     "sampling.sgld": "SGLD",
+    "streams": "Stream stream",
     "transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",
 }
 """Where the names are, for when they are asked for."""

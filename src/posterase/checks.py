@@ -36,25 +36,31 @@ from posterase.transforms import Ordered, Simplex, Transform
 
 def rows_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
     """`data` as jax arrays, all numeric, without NaN, sharing their leading axis; and a mask: every row is present."""
-    named = [(_path(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=_is_list)]
+    named = [(path_of(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(data, is_leaf=_is_list)]
     if not named:
         raise DataError("data holds no arrays.", "pass a tree of arrays, one row a data point: data={'y': y}.")
     arrays = [_numeric(name, leaf) for name, leaf in named]
-    first, n_rows = named[0][0], len(arrays[0])
-    for (name, _), array in zip(named, arrays, strict=True):
-        if len(array) != n_rows:
-            raise DataError(
-                f"{first} has {n_rows} rows and {name} has {len(array)}.",
-                "the leading axis of every array in data must be the rows; what is not data belongs in the functions.",
-            )
-    if n_rows < 2:
-        raise DataError(f"data has {n_rows} row(s).", "a removal needs at least two rows, to keep one.")
+    n_rows = row_count({name: len(array) for (name, _), array in zip(named, arrays, strict=True)})
     tree = jax.tree.unflatten(jax.tree.structure(data, is_leaf=_is_list), [_as_rows(array) for array in arrays])
     return tree, as_jax(np.ones(n_rows, bool))
 
 
 def _as_rows(array: np.ndarray | Array) -> Array:
     return array if isinstance(array, jax.Array) else as_jax(array)
+
+
+def row_count(lengths: Mapping[str, int]) -> int:
+    """How many rows arrays of these names and lengths have: all the same, at least two."""
+    first, n_rows = next(iter(lengths.items()))
+    for name, length in lengths.items():
+        if length != n_rows:
+            raise DataError(
+                f"{first} has {n_rows} rows and {name} has {length}.",
+                "the leading axis of every array in data must be the rows; what is not data belongs in the functions.",
+            )
+    if n_rows < 2:
+        raise DataError(f"data has {n_rows} row(s).", "a removal needs at least two rows, to keep one.")
+    return n_rows
 
 
 def _is_list(node: Any) -> bool:
@@ -85,39 +91,49 @@ def _numeric(name: str, leaf: Any) -> np.ndarray | Array:
             "fill it, and pass the mask as another array of data if the likelihood must know.",
         )
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
-    real = any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
+    check_kind(name, array.dtype, array.ndim)
+    check_values(name, array, jax.dtypes.canonicalize_dtype(array.dtype))
+    return array
+
+
+def check_kind(name: str, dtype: Any, ndim: int) -> None:
+    """Real numbers, with an axis of rows."""
+    real = any(jnp.issubdtype(dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_))
     if not real:
         raise DataError(
-            f"{name} is of type {array.dtype}, not real numbers.",
+            f"{name} is of type {dtype}, not real numbers.",
             "encode text, dates and complex numbers as real numbers before making the model.",
         )
-    if array.ndim == 0:
+    if ndim == 0:
         raise DataError(
             f"{name} is a single number, not an array with a row axis.",
             "data holds rows only; put constants into the functions (a closure or functools.partial).",
         )
+
+
+def check_values(name: str, array: np.ndarray | Array, dtype: Any, first_row: int = 0) -> None:
+    """No NaN among rows that begin with this one, and no number that `dtype`, which jax makes of them, cannot hold."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         bad = first_bad(np.isnan(np.asarray(array)) if isinstance(array, np.ndarray) else jnp.isnan(array))
         if bad is not None:
             raise NonFiniteDataError(
-                f"{name} is NaN at {list(bad)}.",
+                f"{name} is NaN at {[first_row + bad[0], *bad[1:]]}.",
                 "drop or fill these values, and mark them in another array of data if the likelihood must know.",
             )
-        if isinstance(array, np.ndarray) and array.size:
-            limit = float(jnp.finfo(jax.dtypes.canonicalize_dtype(array.dtype)).max)
+        if isinstance(array, np.ndarray) and array.size and array.dtype != dtype:
+            limit = float(jnp.finfo(dtype).max)
             if np.any(np.isfinite(array) & (np.abs(array) > limit)):
                 raise DataError(
                     f"{name} holds numbers beyond {limit:.0e}, which jax would make infinite.",
                     "rescale them, or switch on 64-bit numbers in jax first.",
                 )
     elif isinstance(array, np.ndarray) and array.size and jnp.issubdtype(array.dtype, jnp.integer):
-        limits = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
+        limits = np.iinfo(dtype)
         if array.min() < limits.min or array.max() > limits.max:
             raise DataError(
                 f"{name} holds whole numbers beyond {limits.dtype}, which jax would wrap round.",
                 "recode them (as 0, 1, 2, …), or switch on 64-bit numbers in jax first.",
             )
-    return array
 
 
 # --- rows of a request
@@ -165,7 +181,7 @@ def row_ids(rows: Any, present: Bool[np.ndarray, " rows"]) -> Int[np.ndarray, " 
         raise RowsAlreadyRemovedError(
             f"row {gone[0]} was removed before ({gone.size} such).", "leave out rows that are gone: see model.row_ids."
         )
-    if given.size == present.sum():
+    if given.size == np.count_nonzero(present):
         raise NothingKeptError(
             f"all {given.size} rows are to be removed.", "what is left is the prior: sample it instead of erasing."
         )
@@ -313,5 +329,6 @@ def first_bad(bad: Bool[np.ndarray, "..."] | Bool[Array, "..."]) -> tuple[int, .
     return tuple(int(i) for i in np.unravel_index(int(bad.argmax()), bad.shape))
 
 
-def _path(path: tuple[Any, ...]) -> str:
+def path_of(path: tuple[Any, ...]) -> str:
+    """What a leaf of the data is called in an error."""
     return "data" + jax.tree_util.keystr(path)

@@ -32,25 +32,47 @@ def looks_standardised(table: RowTable) -> str:
 
 def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
     """What to say where a kept row holds a removed row's observed value, as a series' next row does as a covariate."""
-    for block, at in table.placed():
-        numeric = {name: _numbers(values) for name, values in block.columns.items() if values.dtype.kind in "fiu"}
-        inside = ids[(ids >= at.start) & (ids < at.stop)] - at.start
+    for whole, place in table.placed():
+        inside = ids[(ids >= place.start) & (ids < place.stop)] - place.start
+        if not inside.size:
+            continue
+        begin, block = whole.around(int(inside.min()))
+        inside = inside[(inside >= begin) & (inside < begin + block.size)] - begin
+        start = place.start + begin
+        numeric = {name: values for name, values in block.columns.items() if values.dtype.kind in "fiu"}
+        later = _later(inside, block.size)
         for now in _observed(block):
-            if now not in numeric or not inside.size:
+            if now not in numeric:
                 continue
+            needed: float | None = None
             for before, held in numeric.items():
-                lag = _lag(numeric[now], held) if before != now else 0
-                if not lag:
+                # Whole columns are looked at only where some kept row does hold a removed one's value.
+                if before == now or not any(_holds(numeric[now], held, rows, lag).size for lag, rows in later.items()):
                     continue
-                later = inside[inside + lag < block.size]
-                holds = later[(held[later + lag] == numeric[now][later]) & ~np.isin(later + lag, inside)]
+                needed = _telling(_numbers(numeric[now])) if needed is None else needed
+                lag = _lag(_numbers(numeric[now]), _numbers(held), needed)
+                holds = _holds(numeric[now], held, later[lag], lag) if lag else inside[:0]
                 if holds.size:
-                    first = at.start + holds[0]
+                    first = start + holds[0]
                     return (
                         f"{before} is {now} of {lag} row{'s' if lag > 1 else ''} before: row {first + lag}, which is "
                         f"kept, holds {now} of row {first}, which is removed"
                     )
     return ""
+
+
+def _later(inside: Int[np.ndarray, " removed"], size: int) -> dict[int, Int[np.ndarray, " _"]]:
+    """For each number of rows back, the removed rows that have a kept one so many rows later."""
+    removed = np.zeros(size + FARTHEST_LAG, bool)
+    removed[inside] = removed[size:] = True
+    return {lag: inside[~removed[inside + lag]] for lag in range(1, FARTHEST_LAG + 1)}
+
+
+def _holds(
+    values: Shaped[np.ndarray, " rows"], held: Shaped[np.ndarray, " rows"], rows: Int[np.ndarray, " some"], lag: int
+) -> Int[np.ndarray, " _"]:
+    """Those of these rows whose value the row so many rows later holds."""
+    return rows[_numbers(held[rows + lag]) == _numbers(values[rows])]
 
 
 def _observed(block: Block) -> list[str]:
@@ -62,14 +84,21 @@ def _numbers(values: Shaped[np.ndarray, " rows"]) -> Float[np.ndarray, " rows"]:
     return values.astype(np.float64)
 
 
-def _lag(values: Float[np.ndarray, " rows"], held: Float[np.ndarray, " rows"]) -> int:
-    """How many rows later `held` repeats `values`; 0 where it does not, or where it may be chance or a grid."""
+def _telling(values: Float[np.ndarray, " rows"]) -> float:
+    """The share of equal entries above which a column repeats this one; 1 where that may be chance or a grid."""
     _, counts = np.unique(values, return_counts=True)
     chance = float(((counts / counts.sum()) ** 2).sum())
     steps = np.diff(values)
-    if len(values) < 4 or TIMES_CHANCE * chance >= 1 or np.allclose(steps, steps[0]):
+    if len(values) < 4 or np.allclose(steps, steps[0]):
+        return 1.0
+    return min(max(LEAST_SHARE, TIMES_CHANCE * chance), 1.0)
+
+
+def _lag(values: Float[np.ndarray, " rows"], held: Float[np.ndarray, " rows"], needed: float) -> int:
+    """How many rows later `held` repeats `values`, in more than the needed share of rows; 0 where it does not."""
+    if needed == 1:
         return 0
     for lag in range(1, min(FARTHEST_LAG, len(values) // 2) + 1):
-        if np.mean(held[lag:] == values[:-lag]) > max(LEAST_SHARE, TIMES_CHANCE * chance):
+        if np.mean(held[lag:] == values[:-lag]) > needed:
             return lag
     return 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -151,6 +151,18 @@ class Draws(eqx.Module):
         """All elements of all parameters, one row a draw, chains laid end to end, in float64."""
         whole = np.concatenate(list(self.columns().values()), axis=-1)
         return whole.reshape(-1, whole.shape[-1])
+
+    def column_blocks(self, most: int) -> Iterator[Float[np.ndarray, "n some"]]:
+        """The same, at most so many columns at a time: one more copy of all draws is a lot where they are a network's."""
+        n = self.n_chains * self.n_draws
+        leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(self.params)]
+        ends = np.cumsum([0, *(leaf.shape[1] for leaf in leaves)])
+        for start in range(0, max(int(ends[-1]), 1), most):
+            parts = [
+                leaf[:, max(start - first, 0) : max(start + most - first, 0)]
+                for first, leaf in zip(ends, leaves, strict=False)
+            ]
+            yield np.concatenate(parts, axis=1, dtype=np.float64)
 
     def __repr__(self) -> str:
         weights = "equal weights" if self.log_weights is None else "weighted"

@@ -19,8 +19,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
 
+from posterase import devices
 from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
 from posterase.columns import lagged
@@ -40,7 +42,7 @@ from posterase.errors import (
     RefusedError,
 )
 from posterase.keys import as_key
-from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.curvature import check_informed, flat_tails
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.weights import Estimate, base_weights, parameter_ess
@@ -49,6 +51,7 @@ from posterase.progress import shown
 from posterase.rows import table_of
 from posterase.sampling.mixing import different_modes, split_rhat
 from posterase.stored import GIVE_THE_MODEL, StoredLikelihoods
+from posterase.streams import told
 from posterase.version import __version__
 
 if TYPE_CHECKING:
@@ -203,6 +206,7 @@ class Erasure:
 
 
 @programs_kept()
+@told
 def erase(
     model: AbstractModel,
     draws: Draws,
@@ -214,6 +218,7 @@ def erase(
     refits: Draws | Sequence[Draws] | None = None,
     spent: float = 0.0,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Erasure:
     """Erase rows from the draws of a model's posterior.
 
@@ -239,6 +244,8 @@ def erase(
         What earlier erasures of this posterior have spent; `result.erase(rows)` fills it in.
     progress
         Whether to show progress. None: on a terminal.
+    mesh
+        Devices to spread chains and rows over: `pe.mesh(chains=2, rows=4)`. None: one device.
 
     Examples
     --------
@@ -274,21 +281,26 @@ def erase(
     if not isinstance(model, StoredLikelihoods):
         _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
-        check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
     doubts = _doubts(draws, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
-    climb = _Climb(model, kept, draws, removal, policy, compared, spent)
     tried: list[Rung] = []
-    with shown("erasing", len(climbed), progress) as report:
+    with devices.over(mesh), shown("erasing", len(climbed), progress) as report:
+        spread = model.spread()
+        climb = _Climb(
+            spread, kept if spread is model else spread.without(removal), draws, removal, policy, compared, spent
+        )
         for number, eraser in enumerate(climbed):
             report(type(eraser).__name__, number)
             tried.append(climb.take(jax.random.fold_in(typed, number), eraser, tried[-1] if tried else None))
             if not tried[-1].objections:
                 break
     tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
+    if mesh is not None:
+        tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.at_home()) for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
     verdict = _verdict(tried, draws, policy, doubts, way_out)
     if verdict.accepted and came is not None and tried[-1].erased is not None:

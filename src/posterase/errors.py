@@ -31,6 +31,13 @@ class NonFiniteDataError(PosteraseError, ValueError):
     """`data` holds NaN."""
 
 
+class StreamError(PosteraseError, OSError):
+    """Rows of a stream that cannot be read, or that are no longer those that they were."""
+
+    def __str__(self) -> str:  # OSError would print the two arguments as errno and text
+        return f"{self.problem}\n  What to do: {self.advice}"
+
+
 class LikelihoodShapeError(PosteraseError, ValueError):
     """`log_likelihood` does not return one value a row."""
 
@@ -176,6 +183,14 @@ class ImproperPosteriorError(PosteraseError, ValueError):
 
 class InvalidOptionError(PosteraseError, ValueError):
     """An option of an eraser or a solver outside its range."""
+
+
+class MeshError(PosteraseError, ValueError):
+    """A mesh of devices that cannot be made, or that has other axes than chains and rows."""
+
+
+class PeerLostError(PosteraseError, RuntimeError):
+    """Another process of the same run ended, or cannot be reached."""
 
 
 class StanProgramError(PosteraseError, ValueError):

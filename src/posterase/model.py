@@ -26,6 +26,7 @@ precision of the draws.
 from __future__ import annotations
 
 import abc
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -35,15 +36,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from posterase import checks
+from posterase import checks, devices
 from posterase.draws import Draws
-from posterase.errors import NotFactorisedError
+from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
-from posterase.precision import as_jax, cast_floats, in_float64, numpy_as_jax, widest_float
+from posterase.precision import as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
+from posterase.streams import Stream, data_of, shapes_of, sum_rows, taken, told
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
-"""Rows are evaluated in blocks of about this many numbers, so that a pass over the data needs little memory."""
+"""Rows of up to this many numbers are evaluated in one block; more of them in several, so that a pass over the data
+needs little memory."""
+
+CUT_ELEMENTS, DEVICE_CUT_ELEMENTS = 2**18, 2**22
+"""Several blocks have about this many numbers each. On a CPU, as many as stay in its cache while a batch of draws is
+evaluated on them; on other devices more, since every block is a step that they wait for."""
 
 CHECKED_ROWS = 1000
 """How many kept rows, and removed ones, `check_additivity` looks at."""
@@ -148,7 +155,7 @@ class AbstractModel(eqx.Module):
     @property
     def n_rows(self) -> int:
         """How many rows are present."""
-        return int(self.present.sum())
+        return int(np.count_nonzero(np.asarray(self.present)))
 
     @property
     def row_ids(self) -> Int[np.ndarray, " present"]:
@@ -167,10 +174,25 @@ class AbstractModel(eqx.Module):
         padded[: len(ids)] = ids
         return Removal(rows=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
 
+    @told
     def without(self: M, removal: Removal) -> M:
-        """The model of the kept rows. Nothing of the removed rows is left in it."""
+        """The model of the kept rows. Nothing of the removed rows is left in it.
+
+        It is a copy of the data. While one is in use, asking for it again gives the same one.
+        """
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        return self._without(_absent(self.present, removal.rows))
+        known = _in_use.find(self, removal)
+        if known is None:
+            known = self._without(_absent(self.present, removal.rows))
+            _in_use.keep(self, removal, known)
+        return known
+
+    def spread(self: M) -> M:
+        """The model with its rows on the devices of the mesh that is set, some on each; others are as they are.
+
+        Rows keep their ids: what is filled in to cut them evenly comes last, and is absent.
+        """
+        return self
 
     # --- parameters
 
@@ -219,6 +241,7 @@ class AbstractModel(eqx.Module):
         check_known(self.transforms, parameter_names(params), "transforms")
         self.check_functions(_shapes(params))
 
+    @told
     def check_additivity(self, draws: Draws, removal: Removal, *, samples: int = 3) -> None:
         """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
 
@@ -250,7 +273,8 @@ class Model(AbstractModel):
         `log_likelihood(params, data)` → one value a row of `data`. It is called on any number of rows and may use
         nothing of the data but its argument.
     data
-        A tree of arrays (a dict, say) that share their leading axis: the rows.
+        A tree of arrays (a dict, say) that share their leading axis: the rows. Or a `pe.stream` of them, where they
+        are larger than memory.
     transforms
         For constrained parameters, by name: `{"sigma": pe.positive}`. Densities are given on the parameters' own
         scale; the Jacobians are added here.
@@ -287,7 +311,7 @@ class Model(AbstractModel):
     ):
         self.log_prior = _as_node(log_prior)
         self.log_likelihood = _as_node(log_likelihood)
-        self.data, self.present = checks.rows_of(data)
+        self.data, self.present = data_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
             self._check_example(params)
@@ -296,20 +320,31 @@ class Model(AbstractModel):
         return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        rows = jax.tree.map(lambda leaf: leaf[removal.rows], self.data)
-        return self._sum_rows(params, rows, removal.counted)
+        return self._sum_rows(params, taken(self.data, removal.rows), removal.counted)
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         precision = jnp.result_type(*jax.tree.leaves(params))
 
         def of(ids: Int[Array, " block"]) -> Float[Array, " block"]:
-            return self.log_likelihood(params, cast_floats(jax.tree.map(lambda leaf: leaf[ids], self.data), precision))
+            return self.log_likelihood(params, cast_floats(taken(self.data, ids), precision))
 
         n, size = len(rows), self._block_rows
         if n <= size:
             return of(rows)
         padded = jnp.pad(rows, (0, -n % size), mode="edge").reshape(-1, size)
         return jax.lax.map(of, padded).ravel()[:n]
+
+    def spread(self: M) -> M:
+        if isinstance(self.data, Stream) and devices.is_set():
+            raise MeshError(
+                "a stream's rows are read by one process, for one device.",
+                "leave out mesh; or hold the rows in memory, some on each device: pe.Model(…, data) without pe.stream.",
+            )
+        parts = devices.shards(devices.ROWS)
+        if parts == 1:
+            return self
+        data = jax.tree.map(lambda leaf: devices.place_rows(leaf, parts), self.data)
+        return with_rows(self, data, jnp.pad(self.present, (0, -len(self.present) % parts)))
 
     def elements(self, rows: int) -> int:
         return min(rows, self._block_rows) * self._row_elements
@@ -320,44 +355,57 @@ class Model(AbstractModel):
     def _check_functions(self, params: PyTree) -> None:
         checks.returns_scalar("log_prior", self.log_prior, params)
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
-            shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), self.data)  # noqa: B023
-            checks.returns_rows(self.log_likelihood, params, shapes, rows)
+            checks.returns_rows(self.log_likelihood, params, shapes_of(self.data, rows), rows)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
         removed = np.sort(removal.row_ids)[:CHECKED_ROWS]
-        kept = np.setdiff1d(self.row_ids, removal.row_ids)
-        kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), CHECKED_ROWS)).astype(int)]
+        left = self.without(removal).row_ids
+        kept = left[np.linspace(0, len(left) - 1, min(len(left), CHECKED_ROWS)).astype(int)]
         both = np.union1d(kept, removed)
         together = self._row_values(params, both)
         for what, rows in (("kept", kept), ("removed", removed)):
             among = together[np.searchsorted(both, rows)]
             checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
-        left = np.setdiff1d(self.row_ids, removal.row_ids)
-        alone = with_rows(self, _taken(self.data, left), as_jax(np.ones(len(left), bool)))
-        models = (self, self.without(removal), alone)
-        (full, eps), (kept_sum, _), (alone_sum, _) = (_precisely(model.log_joint, params) for model in models)
+        others = [self.without(removal).log_joint]
+        if not isinstance(self.data, Stream):  # whose rows are read in blocks, not by themselves
+            others.append(_Alone(self, jnp.asarray(left)))
+        full, eps = _precisely(self.log_joint, params)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
         removed_sum, _ = _precisely(self.log_removed, params, removal)
-        checks.same_sums(float(full) - float(alone_sum), float(removed_sum), tolerance)
-        checks.same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
+        for other in others:
+            kept_sum, _ = _precisely(other, params)
+            checks.same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
-        data = _taken(self.data, rows)
-        return np.asarray(_precisely(self.log_likelihood, params, data)[0])
+        return np.asarray(_precisely(self.log_likelihood, params, taken(self.data, rows))[0])
 
     @property
     def _row_elements(self) -> int:
-        return max(1, sum(leaf[0].size for leaf in jax.tree.leaves(self.data)))
+        return max(1, sum(leaf.size for leaf in jax.tree.leaves(shapes_of(self.data, 1))))
 
     @property
     def _block_rows(self) -> int:
-        return max(256, BLOCK_ELEMENTS // self._row_elements)
+        if isinstance(self.data, Stream):
+            return self.data.source.layout.piece_rows
+        block = BLOCK_ELEMENTS
+        if self.present.shape[0] * self._row_elements > block:
+            block = min(block, CUT_ELEMENTS) if jax.default_backend() == "cpu" else DEVICE_CUT_ELEMENTS
+        return max(256, block // self._row_elements)
 
     def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
-        """Σ log_likelihood over the counted rows, in blocks; the last block reaches back over rows already summed."""
-        precision = jnp.result_type(*jax.tree.leaves(params))
+        """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
+        if isinstance(data, Stream):
+            return sum_rows(params, jax.tree_util.Partial(_sum_counted, self.log_likelihood), data, counted)
+        parts = devices.shards(devices.ROWS)
+        if parts == 1 or counted.shape[0] % parts:
+            return self._sum_blocks(params, data, counted)
+        cut = devices.cut_rows((data, counted), parts)
+        return jax.vmap(lambda part: self._sum_blocks(params, *part))(cut).sum()
+
+    def _sum_blocks(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
+        """The same in blocks; the last block reaches back over rows already summed."""
         total = counted.shape[0]
         size = min(total, self._block_rows)
 
@@ -365,14 +413,24 @@ class Model(AbstractModel):
             first = jnp.minimum(start, total - size)
             rows, count = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), (data, counted))
             count &= first + jnp.arange(size) >= start
-            values = self.log_likelihood(params, cast_floats(rows, precision))
-            return jnp.sum(jnp.where(count, values, 0), dtype=widest_float())
+            return _sum_counted(self.log_likelihood, params, rows, count)
 
         if size == total:
             return sum_block(jnp.array(0))
         # checkpoint: reverse mode would otherwise keep what every block computed, which is of size rows.
         accumulate = jax.checkpoint(lambda carry, start: (carry + sum_block(start), None))
         return jax.lax.scan(accumulate, jnp.zeros((), widest_float()), jnp.arange(0, total, size))[0]
+
+
+class _Alone(eqx.Module):
+    """log p(θ) + log p(these rows | θ), the rows taken out of the data block by block: no copy of them is made."""
+
+    model: Model
+    rows: Int[Array, " some"]
+
+    def __call__(self, params: PyTree) -> Float[Array, ""]:
+        values = self.model.log_rows(params, self.rows)
+        return self.model.log_prior(params) + jnp.sum(values, dtype=widest_float())
 
 
 class MaskedModel(AbstractModel):
@@ -408,6 +466,11 @@ class MaskedModel(AbstractModel):
         params: PyTree | None = None,
     ):
         self.masked_log_density = _as_node(log_density)
+        if isinstance(data, Stream):
+            raise DataError(
+                "data is a stream, and a masked model looks at all rows at once.",
+                "pass arrays; or write a pe.Model, whose rows are independent given the parameters.",
+            )
         self.data, self.present = checks.rows_of(data)
         self.transforms = checks.transforms_of(transforms)
         if params is not None:
@@ -484,6 +547,32 @@ class Split(NamedTuple):
     removed: RemovedLogLikelihood
 
 
+class _InUse:
+    """Kept models that somebody holds, by the very model and removal that they were made from.
+
+    The checks, the erasers and the result of one request all ask for the kept model, a copy of the data; one serves
+    all. Nothing is kept alive by being in here.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[weakref.ref[Any], weakref.ref[Any], weakref.ref[Any]]] = []
+
+    def find(self, model: M, removal: Removal) -> M | None:
+        for of, without, kept in self._made:
+            if of() is model and without() is removal:
+                return kept()
+        return None
+
+    def keep(self, model: AbstractModel, removal: Removal, kept: AbstractModel) -> None:
+        if not is_known(*jax.tree.leaves((model, removal, kept))):
+            return  # inside compiled code, where it is no array but a step of a program
+        self._made = [each for each in self._made if all(part() is not None for part in each)]
+        self._made.append((weakref.ref(model), weakref.ref(removal), weakref.ref(kept)))
+
+
+_in_use = _InUse()
+
+
 def with_rows(model: M, data: PyTree, present: Bool[Array, " rows"]) -> M:
     """The model with other data, and other rows present."""
     return eqx.tree_at(lambda each: (each.data, each.present), model, (data, present))
@@ -510,25 +599,35 @@ def split(model: AbstractModel, removal: Removal) -> Split:
     )
 
 
-@eqx.filter_jit
 def overwrite(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
-    """Arrays of rows with a copy of the first row that is left in the place of every row that is not.
+    """Rows with a copy of the first row that is left in the place of every row that is not.
 
     Every such row, not only those removed now: an earlier filler may be among the rows that go.
     """
+    return data.without(left) if isinstance(data, Stream) else _overwritten(data, left)
+
+
+@eqx.filter_jit
+def _overwritten(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
     kept = jnp.argmax(left)
     return jax.tree.map(lambda leaf: jnp.where(_like(left, leaf), leaf, leaf[kept]), data)
 
 
+def _sum_counted(
+    log_likelihood: Callable[[PyTree, PyTree], Float[Array, " rows"]],
+    params: PyTree,
+    rows: PyTree,
+    counted: Bool[Array, " rows"],
+) -> Float[Array, ""]:
+    """Σ log_likelihood over the rows that count, data in the precision of the parameters."""
+    values = log_likelihood(params, cast_floats(rows, jnp.result_type(*jax.tree.leaves(params))))
+    return jnp.sum(jnp.where(counted, values, 0), dtype=widest_float())
+
+
 @jax.jit
 def _absent(present: Bool[Array, " rows"], rows: Int[Array, "..."]) -> Bool[Array, " rows"]:
-    """The mask without these rows. (Compiled as a whole, as `_taken`: each operation alone would be a program.)"""
+    """The mask without these rows. (Compiled as a whole: each operation alone would be a program.)"""
     return present.at[rows].set(False)
-
-
-@jax.jit
-def _taken(data: PyTree, rows: Int[ArrayLike, " some"]) -> PyTree:
-    return jax.tree.map(lambda leaf: leaf[rows], data)
 
 
 def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:

@@ -67,6 +67,8 @@ def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:
     with jax.enable_x64(True):
         try:
             return function(True), True
+        except jax.errors.JaxRuntimeError:
+            raise  # no matter of precision: it was compiled, and failed as it ran
         except Exception as error:
             try:
                 narrow = function(False)

@@ -23,6 +23,7 @@ from posterase.conditions import Column, Condition, among, matching, parsed
 from posterase.errors import EmptyRemovalError, RowsError
 from posterase.parameters import parameter_names
 from posterase.spelling import did_you_mean, written
+from posterase.streams import Stream
 
 ROW = "row"
 """What the axis of rows is called where it has no name of its own."""
@@ -36,7 +37,7 @@ class Block:
     size: int
     variables: tuple[str, ...] = ()
     """The observed variables along it."""
-    columns: dict[str, Column] = dataclasses.field(default_factory=dict)
+    columns: Mapping[str, Column] = dataclasses.field(default_factory=dict)
     """What is known about its rows, by name; labels of the axis itself under the name of the axis."""
 
     def column(self, name: str) -> Column | None:
@@ -45,6 +46,14 @@ class Block:
             return self.columns[name]
         ending = [values for full, values in self.columns.items() if full.endswith(f".{name}")]
         return ending[0] if len(ending) == 1 else None
+
+    def cut(self) -> Iterator[tuple[int, Block]]:
+        """The block in parts whose columns are read at once, and where each begins: here, all of it."""
+        yield 0, self
+
+    def around(self, row: int) -> tuple[int, Block]:
+        """A part with this row and its neighbours, and where it begins: here, all of it."""
+        return 0, self
 
     @property
     def labels(self) -> Column | None:
@@ -133,13 +142,13 @@ class RowTable:
     def _where(self, condition: Condition) -> Int[np.ndarray, " removed"]:
         """Rows where a condition holds, in every block that has all the columns it asks for."""
         found, asked = [], False
-        for block, at in self.placed():
+        for start, block in ((at.start + first, part) for each, at in self.placed() for first, part in each.cut()):
             columns = {name: block.column(name) for name in condition.names}
             if any(values is None for values in columns.values()):
                 continue
             asked = True
             mask = condition.holds(columns.__getitem__)  # type: ignore[arg-type]
-            found.append(at.start + np.flatnonzero(mask))
+            found.append(start + np.flatnonzero(mask))
         if not asked:
             raise self._unknown_in(condition)
         ids = np.concatenate(found)
@@ -263,15 +272,66 @@ class RowTable:
         )
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamedBlock(Block):
+    """Rows of a stream: conditions read the columns that they ask for, a block of the stream after the other."""
+
+    stream: Stream | None = None
+
+    @classmethod
+    def of(cls, stream: Stream) -> StreamedBlock:
+        """All rows of a stream."""
+        return cls(ROW, stream.n_rows, columns=StreamedColumns(stream, 0, stream.n_rows), stream=stream)
+
+    def cut(self) -> Iterator[tuple[int, Block]]:
+        assert self.stream is not None
+        for start in range(0, self.size, self.stream.block_rows):
+            yield start, self._part(start, start + self.stream.block_rows)
+
+    def around(self, row: int) -> tuple[int, Block]:
+        start = max(0, row - NEIGHBOURS)
+        return start, self._part(start, row + NEIGHBOURS)
+
+    def _part(self, start: int, stop: int) -> Block:
+        assert self.stream is not None
+        stop = min(stop, self.size)
+        return Block(self.dim, stop - start, columns=StreamedColumns(self.stream, start, stop))
+
+
+class StreamedColumns(Mapping[str, Column]):
+    """Columns of some rows of a stream, each read when it is asked for."""
+
+    def __init__(self, stream: Stream, start: int, stop: int):
+        self._stream, self._start, self._stop = stream, start, stop
+        self._leaves: dict[str, tuple[int, str]] = {}
+        for leaf, (name, shape) in enumerate(zip(stream.names(), jax.tree.leaves(stream.shapes(1)), strict=True)):
+            self._leaves |= dict.fromkeys(columns_of(name, np.empty(shape.shape, shape.dtype)), (leaf, name))
+
+    def __getitem__(self, column: str) -> Column:
+        leaf, name = self._leaves[column]
+        return columns_of(name, self._stream.part(leaf, self._start, self._stop))[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._leaves)
+
+    def __len__(self) -> int:
+        return len(self._leaves)
+
+
 def table_of(data: PyTree, n_rows: int) -> RowTable:
     """The rows of a model's data, its named arrays as columns."""
+    if isinstance(data, Stream):
+        return RowTable((StreamedBlock.of(data),), frozenset(np.flatnonzero(~np.asarray(data.left)).tolist()))
     named = zip(parameter_names(data), jax.tree.leaves(data), strict=True)
     columns: dict[str, Column] = {}
     for name, leaf in named:
-        if leaf.shape[:1] == (n_rows,):
-            columns |= columns_of(name, np.asarray(leaf))
+        if leaf.shape[:1] == (n_rows,) and (leaf.ndim == 1 or (leaf.ndim == 2 and leaf.shape[1] <= MOST_COLUMNS)):
+            columns |= columns_of(name, np.asarray(leaf))  # what has no columns stays where it is, be it on a GPU
     return RowTable((Block(ROW, n_rows, columns=columns),))
 
+
+NEIGHBOURS = 1000
+"""How many rows of a stream are looked at on either side of one."""
 
 MOST_COLUMNS = 32
 """How many columns of a matrix are looked at one by one."""

@@ -18,6 +18,7 @@ that passing means nothing; or there is nothing to compare with. Chance is 1 % o
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
@@ -27,9 +28,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 from scipy.stats import ttest_ind
 
+from posterase import devices
 from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
 from posterase.assess.divergence import moved_jeffreys
 from posterase.assess.margins import klom, logit_margin, u_lira
@@ -51,6 +54,7 @@ from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.progress import shown
 from posterase.stored import StoredLikelihoods
+from posterase.streams import told
 
 MOST_EXAMPLES = 200
 """Removed rows whose margins are compared."""
@@ -82,6 +86,7 @@ class RowLikelihoods(eqx.Module):
 
 
 @programs_kept()
+@told
 def assess(
     model: AbstractModel,
     before: Draws,
@@ -96,6 +101,7 @@ def assess(
     refit_seconds: float | None = None,
     key: Key[Array, ""] | int = 0,
     progress: bool | None = None,
+    mesh: Mesh | None = None,
 ) -> Assessment:
     """How well were rows forgotten? Every metric that applies, with its floor; and what was left out, and why.
 
@@ -127,6 +133,8 @@ def assess(
         A seed or a jax key, for bootstraps and thinning.
     progress
         Whether to show progress. None: on a terminal.
+    mesh
+        Devices to spread draws and rows over: `pe.mesh(chains=2, rows=4)`. None: one device.
 
     Returns
     -------
@@ -151,7 +159,8 @@ def assess(
     work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, key)
     figures: list[Figure] = []
     left_out: dict[str, str] = {}
-    with shown("assessing", len(METRICS), progress) as report:
+    with devices.over(mesh), shown("assessing", len(METRICS), progress) as report:
+        work = dataclasses.replace(work, model=work.model.spread())
         for number, (name, metric) in enumerate(METRICS.items()):
             report(name, number)
             try:

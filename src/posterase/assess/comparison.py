@@ -20,7 +20,7 @@ from posterase.assess.membership import member_share
 from posterase.assess.predictive import check_probabilities, most_predicted, outputs
 from posterase.assess.samples import Sample, rounded_down, sampled
 from posterase.assess.table import Figure, NotMeasured
-from posterase.checks import is_a, rows_of
+from posterase.checks import is_a
 from posterase.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
 from posterase.keys import as_key
@@ -29,6 +29,7 @@ from posterase.numerics.densities import over_draws
 from posterase.numerics.weights import Estimate, base_weights
 from posterase.parameters import element_names, parameter_names
 from posterase.stored import StoredLikelihoods, needs_density
+from posterase.streams import Stream, data_of, shapes_of, taken
 
 FEWEST_DRAWS = 20
 MOST_ROWS = 5000
@@ -201,7 +202,7 @@ class Comparison:
         found = {name: (spread_out(rows), self.model.data) for name, rows in ids.items()}
         if self.test is not None:
             found["test"] = spread_out(self.test.row_ids), self.test.data
-        return {name: jax.tree.map(lambda leaf: leaf[rows], data) for name, (rows, data) in found.items()}  # noqa: B023
+        return {name: taken(data, rows) for name, (rows, data) in found.items()}
 
     def classes(self, part: str) -> Int[np.ndarray, " rows"]:
         """Of the rows of a part."""
@@ -382,19 +383,21 @@ def _test(model: AbstractModel, test: Any, draws: Draws) -> AbstractModel | None
             f"test is data, and the model is a {type(model).__name__}, which knows its own rows only.",
             "pass a model of the test rows with the same parameters.",
         )
-    if parameter_names(test) != parameter_names(model.data):
+    own_shapes = shapes_of(model.data, 1)
+    shapes = shapes_of(test, 1) if isinstance(test, Stream) else test
+    if parameter_names(shapes) != parameter_names(own_shapes):
         raise InvalidOptionError(
-            "test is not built as the model's data are.", f"pass {jax.tree.structure(model.data)}, rows first."
+            "test is not built as the model's data are.", f"pass {jax.tree.structure(own_shapes)}, rows first."
         )
-    for own, other in zip(jax.tree.leaves(model.data), jax.tree.leaves(test), strict=True):
+    for own, other in zip(jax.tree.leaves(own_shapes), jax.tree.leaves(shapes), strict=True):
         if np.ndim(other) == 0 or np.shape(other)[1:] != own.shape[1:]:
             raise InvalidOptionError(
                 f"test has rows of shape {np.shape(other)[1:]}, the model's data of {own.shape[1:]}.",
                 "pass rows of the same kind.",
             )
-        if len(other) == 0:
+        if np.shape(other)[0] == 0:
             raise InvalidOptionError("test holds no rows.", "pass rows that were never fitted, or leave it out.")
-    return with_rows(model, *rows_of(test))
+    return with_rows(model, *data_of(test))
 
 
 def _labels_of(labels: Any) -> Callable[[PyTree], Int[np.ndarray, " rows"]] | None:

@@ -26,6 +26,7 @@ from posterase.model import AbstractModel
 from posterase.numerics.weights import base_weights
 from posterase.precision import cast_floats, in_float64
 from posterase.stored import StoredLikelihoods, needs_density
+from posterase.streams import Stream
 
 MOST_DRAWS = 500
 """Draws are thinned to at most so many."""
@@ -100,6 +101,11 @@ def _distances(
     model: AbstractModel, ids: Int[np.ndarray, " rows"], centre: Int[np.ndarray, ""] | int
 ) -> Float[np.ndarray, " rows"]:
     """Squared distance of every row from one of them, each column in its standard deviations, some at a time."""
+    if isinstance(model.data, Stream):
+        raise UnsupportedModelError(
+            "the model's data are a stream, whose rows are not all at hand to be compared with each other.",
+            "choose a subgroup yourself: a site, a county, a class.",
+        )
     leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(model.data)]
     tabular = [leaf for leaf in leaves if leaf.dtype.kind in "biuf" and leaf.shape[:1] == model.present.shape]
     if not tabular:

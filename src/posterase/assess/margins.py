@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
 from posterase.checks import numbers, whole_number
+from posterase.devices import map_draws
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.numerics.weights import Estimate
@@ -163,11 +164,13 @@ def _klom(
 
     one, other = in_bins(erased), in_bins(refit)
 
-    def resampled(counts: tuple[Int[Array, " m"], Int[Array, " n"]]) -> Float[Array, " e"]:
-        p, q = (jnp.tensordot(c.astype(x.dtype), x, axes=1) for c, x in zip(counts, (one, other), strict=True))
+    def resampled(counts: tuple[Int[Array, " m"], Int[Array, " n"]], *both: Array) -> Float[Array, " e"]:
+        p, q = (jnp.tensordot(c.astype(x.dtype), x, axes=1) for c, x in zip(counts, both, strict=True))
         return divergence(p, q)
 
-    return divergence(one.sum(axis=0), other.sum(axis=0)), jax.lax.map(resampled, (erased_counts, refit_counts))
+    return divergence(one.sum(axis=0), other.sum(axis=0)), map_draws(
+        resampled, (erased_counts, refit_counts), shared=(one, other)
+    )
 
 
 @jax.jit
@@ -201,10 +204,12 @@ def _u_lira(
     # For every accused score, how many innocent ones are at least as high.
     rivals = jnp.searchsorted(-innocent, -accused, side="right")
 
-    def found_out(counts: tuple[Int[Array, " m"], Int[Array, " n"]]) -> Float[Array, ""]:
+    def found_out(counts: tuple[Int[Array, " m"], Int[Array, " n"]], *shared: Any) -> Float[Array, ""]:
+        whose_accused, whose_innocent, rivals, false_positives = shared
         mine, others = (c.astype(erased.dtype) / c.sum() / erased.shape[1] for c in counts)
         above = jnp.concatenate([jnp.zeros(1, mine.dtype), jnp.cumsum(others[whose_innocent])])
         return jnp.sum(jnp.where(above[rivals] <= false_positives, mine[whose_accused], 0))
 
-    share = found_out((jnp.ones(len(erased), int), jnp.ones(len(never), int)))
-    return share, jax.lax.map(found_out, (erased_counts, never_counts))
+    shared = whose_accused, whose_innocent, rivals, false_positives
+    share = found_out((jnp.ones(len(erased), int), jnp.ones(len(never), int)), *shared)
+    return share, map_draws(found_out, (erased_counts, never_counts), shared=shared)

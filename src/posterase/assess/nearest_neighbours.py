@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from posterase.checks import numbers, whole_number
+from posterase.devices import map_draws
 from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, RepeatedDrawsError
 from posterase.numerics.weights import Estimate
 
@@ -152,7 +153,7 @@ def squared_distances(one: Float[Array, "n d"], other: Float[Array, "m d"]) -> F
 
     def add(total: Float[Array, "n m"], block: tuple[Array, Array]) -> tuple[Float[Array, "n m"], None]:
         x, y = block
-        return total + jax.lax.map(lambda row: jnp.sum((y - row) ** 2, axis=1), x), None
+        return total + map_draws(lambda row, y: jnp.sum((y - row) ** 2, axis=1), x, shared=(y,)), None
 
     zero = jnp.zeros((len(one), len(other)), one.dtype)
     return jax.lax.scan(add, zero, (parts[0].swapaxes(0, 1), parts[1].swapaxes(0, 1)))[0]

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
 from posterase.checks import numbers
+from posterase.devices import map_draws
 from posterase.draws import Draws
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
@@ -68,7 +69,7 @@ def check_probabilities(
 
 @eqx.filter_jit
 def _outputs(predictor: Callable[[PyTree, PyTree], Array], params: PyTree, x: PyTree) -> Array:
-    return jax.lax.map(lambda one: predictor(one, x), params)
+    return map_draws(lambda one, predictor, x: predictor(one, x), params, shared=(predictor, x))
 
 
 def error_rate(probabilities: Float[np.ndarray, "draws rows classes"], labels: Int[np.ndarray, " labels"]) -> float:
@@ -115,4 +116,4 @@ def _error(values: Float[np.ndarray, " n"]) -> float:
 def _differences(one: Float[Array, "n rows outputs"], other: Float[Array, "m rows outputs"]) -> Float[Array, "n m"]:
     """For every pair of draws, the mean over rows."""
     against = jax.vmap(lambda a, b: jnp.abs(a - b).sum(axis=-1).mean(), in_axes=(None, 0))
-    return jax.lax.map(lambda a: against(a, other), one)
+    return map_draws(against, one, shared=(other,))

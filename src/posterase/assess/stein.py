@@ -29,6 +29,7 @@ from jaxtyping import Array, ArrayLike, Float, Int, Key
 from scipy.stats import pearson3
 
 from posterase.checks import numbers
+from posterase.devices import map_draws
 from posterase.errors import DrawsShapeError
 from posterase.keys import as_key
 from posterase.numerics.weights import Estimate
@@ -188,8 +189,10 @@ def _stein(
     n, d = points.shape
     centred = points - weights @ points
     squares, inner = jnp.sum(centred**2, axis=1), jnp.sum(scores * centred, axis=1)
+    shared = centred, scores, weights, signs, squares, inner, scale
 
-    def block(rows: Int[Array, " b"]) -> tuple[Array, Array, Array]:
+    def block(rows: Int[Array, " b"], *shared: Any) -> tuple[Array, Array, Array]:
+        centred, scores, weights, signs, squares, inner, scale = shared
         x, s = centred[rows], scores[rows]
         distances = jnp.maximum(squares[rows][:, None] + squares - 2 * x @ centred.T, 0)
         distances = jnp.where(rows[:, None] == jnp.arange(n), 0, distances)
@@ -202,8 +205,8 @@ def _stein(
 
     size = min(n, ROWS_AT_ONCE)
     full = n // size * size
-    sums, diagonal, counted = jax.lax.map(block, jnp.arange(full).reshape(-1, size))
-    last = block(jnp.arange(full, n))
+    sums, diagonal, counted = map_draws(block, jnp.arange(full).reshape(-1, size), shared=shared)
+    last = block(jnp.arange(full, n), *shared)
     return (
         jnp.concatenate([sums.ravel(), last[0]]),
         jnp.concatenate([diagonal.ravel(), last[1]]),

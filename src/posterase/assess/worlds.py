@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
 from posterase.checks import row_ids, whole_number
+from posterase.devices import map_draws
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.keys import as_key
 
@@ -103,11 +104,13 @@ def _margins(
     share: float,
     at_once: int,
 ) -> tuple[Array, Array, Array]:
-    def one(key: Key[Array, ""]) -> tuple[Array, Array, Array]:
+    def one(
+        key: Key[Array, ""], fit: Fit, erase: Erase, margin: Margin, gone: Array, ids: Array, share: float
+    ) -> tuple[Array, Array, Array]:
         pick, first, second, third, undo = jax.random.split(key, 5)
         others = jax.random.bernoulli(pick, share, gone.shape) & ~gone
         present = others | gone
         erased = erase(undo, fit(first, present), present, gone)
         return margin(erased, ids), margin(fit(second, others), ids), margin(fit(third, others), ids)
 
-    return jax.lax.map(one, keys, batch_size=at_once)
+    return map_draws(one, keys, at_once, (fit, erase, margin, gone, ids, share))

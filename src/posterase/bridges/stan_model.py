@@ -20,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
+from posterase import devices
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
-from posterase.errors import NotFactorisedError, UnsupportedModelError
+from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
 from posterase.model import AbstractModel, Removal, Sampled, with_rows
 from posterase.precision import widest_float
 from posterase.transforms import Transform
@@ -269,6 +270,13 @@ class StanModel(AbstractModel):
 
     def elements(self, rows: int) -> int:
         return self.host.dimension  # data are on the host, once for all draws
+
+    def spread(self) -> StanModel:
+        if devices.is_set():
+            raise MeshError(
+                "Stan's programs run on this process's CPU, not on jax's devices.", "leave out mesh: it brings nothing."
+            )
+        return self
 
     def _without(self, left: Bool[Array, " rows"]) -> StanModel:
         present, kept = np.asarray(self.present), np.asarray(left)

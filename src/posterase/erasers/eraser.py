@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
+from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
+from posterase import devices
 from posterase.checks import is_a
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
@@ -28,6 +30,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
 from posterase.precision import is_known
 from posterase.stored import StoredLikelihoods, needs_density
+from posterase.streams import told
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +77,10 @@ class Erased:
         evidence = dataclasses.replace(self.evidence, resembles=None, moved=None)
         return dataclasses.replace(self, diagnostics=diagnostics, evidence=evidence)
 
+    def at_home(self) -> Erased:
+        """The same, its draws as plain arrays that no mesh of devices holds."""
+        return dataclasses.replace(self, draws=devices.home(self.draws))
+
     def __str__(self) -> str:
         return f"{self.result}\n{self.diagnostics}"
 
@@ -85,8 +92,17 @@ class Eraser(eqx.Module):
     """Whether it evaluates the model at other draws than those it is given."""
 
     @programs_kept()
-    def __call__(self, key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        """Erase the removal's rows from the draws."""
+    @told
+    def __call__(
+        self,
+        key: Key[Array, ""] | int,
+        model: AbstractModel,
+        draws: Draws,
+        removal: Removal,
+        *,
+        mesh: Mesh | None = None,
+    ) -> Erased:
+        """Erase the removal's rows from the draws; over a `mesh` of devices (`pe.mesh()`), if there is one."""
         typed = as_key(key)
         is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
         is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
@@ -100,7 +116,11 @@ class Eraser(eqx.Module):
             raise needs_density(f"the density, which {type(self).__name__} needs,")
         model.removal(removal.row_ids)  # made for this model, and not carried out before
         model.check(draws)
-        return self._erase(typed, model, draws.without(removal.row_ids, model.without(removal)), removal)
+        if draws.container is not None:
+            draws = draws.without(removal.row_ids, model.without(removal))
+        with devices.over(mesh):
+            erased = self._erase(typed, model.spread(), draws, removal)
+        return erased if mesh is None else erased.at_home()
 
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:

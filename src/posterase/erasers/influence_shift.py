@@ -36,8 +36,8 @@ from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, gradient, ravel_draws, unravel_draws
-from posterase.numerics.densities import evaluate, evaluate_at, expectation, unconstrained
+from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
+from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
 from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
 from posterase.precision import numbers_as_arrays
@@ -72,9 +72,15 @@ class InfluenceShiftDiagnostics:
         k = "k̂ not measured" if self.weights is None else f"k̂ {self.weights.pareto_k:.2f}"
         return f"{k}, residual {self.relative_residual:.0e}"
 
+    @property
+    def _solver_work(self) -> str:
+        """How many steps the solver took, where it takes steps."""
+        products, iterations = int(self.solved.steps), int(self.solved.iterations)
+        return f" after {iterations} iterations, {products} products" if iterations else ""
+
     def __str__(self) -> str:
         text = (
-            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}; "
+            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}{self._solver_work}; "
             f"not mended: about {self.covariance_gap:.2g} nats in the covariance"
         )
         if self.weights is not None:
@@ -222,14 +228,14 @@ def _shift(
     scales = _standard_deviations(thetas, weights)
 
     sample, share = thetas[picked], weights[picked] / weights[picked].sum()
-    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    push = mean_gradient(removed, sample, share, like)
     solved = solver(Curvature(curved, sample, share, like), push, scales)
     value = solved.value
     if steps > 1:
         # E∇full is zero over the posterior; what it is over these draws is no reason to move.
-        drift = push + expectation(lambda theta: gradient(curved, theta, like), sample, share, curved.elements)
+        drift = push + mean_gradient(curved, sample, share, like)
         for _ in range(steps - 1):
-            left = drift - expectation(lambda at: gradient(curved, at, like), sample - value, share, curved.elements)
+            left = drift - mean_gradient(curved, sample - value, share, like)
             solved = solver(Curvature(curved, sample - value, share, like), left, scales)
             value = value + solved.value
 

@@ -24,6 +24,7 @@ requests, is returned for each chain, so that stored draws can be moved too (`mo
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -31,8 +32,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.checks import is_a, row_ids
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
@@ -142,8 +145,12 @@ class LiveInfluenceShift(eqx.Module):
         requests: Sequence[Sequence[int] | Int[np.ndarray, " rows"]] | Int[np.ndarray, "requests rows"],
         *,
         report: Callable[[int, int], None] | None = None,
+        mesh: Mesh | None = None,
     ) -> LiveErased:
-        """Answer requests one after the other; each is a list of row ids. `report(done, requests)` after each."""
+        """Answer requests one after the other; each is a list of row ids. `report(done, requests)` after each.
+
+        Over a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
+        """
         is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
         check_state(model, state)
         removals, before, left = _stack(model, requests)
@@ -153,12 +160,17 @@ class LiveInfluenceShift(eqx.Module):
         eraser, live = numbers_as_arrays(self), numbers_as_arrays(sampler)
         piece = total if report is None else max(1, total // PIECES)
         shift, last_terms = jax.tree.map(jnp.zeros_like, state.theta), []
-        for done in range(0, total, piece):
-            some = jax.tree.map(lambda leaf: leaf[done : done + piece], removals)  # noqa: B023
-            live, model, state, shift, terms = _answer(eraser, live, model, some, state, shift)
-            last_terms.append(np.asarray(terms))
-            if report is not None:
-                report(min(done + piece, total), total)
+        with devices.over(mesh):
+            kept = model.spread()
+            for done in range(0, total, piece):
+                some = jax.tree.map(lambda leaf: leaf[done : done + piece], removals)  # noqa: B023
+                live, kept, state, shift, terms = _answer(eraser, live, kept, some, state, shift)
+                last_terms.append(np.asarray(terms))
+                if report is not None:
+                    report(min(done + piece, total), total)
+        if mesh is not None:
+            live, state, shift = devices.home((live, state, shift))
+            kept = model.without(model.removal(removals.row_ids))
         last_term = np.concatenate(last_terms)
         refused = np.zeros(last_term.shape[1], int)
         if self.diverged_above is None:
@@ -169,7 +181,7 @@ class LiveInfluenceShift(eqx.Module):
         listed = ["shift and last_term of this result, which are made from the removed rows' gradients"]
         if self.step_size == "fixed":
             listed.append(f"step sizes chosen for {before} rows")
-        return LiveErased(model, live, state, shift, last_term, refused, dropped=("velocity",), listed=tuple(listed))
+        return LiveErased(kept, live, state, shift, last_term, refused, dropped=("velocity",), listed=tuple(listed))
 
 
 def _stack(
@@ -206,7 +218,9 @@ def _answer(
 
     def request(carried: Carried, removal: Removal) -> tuple[Carried, Float[Array, " chain"]]:
         sampler, model, state, shift = carried
-        state, by, last_term = _request(eraser, sampler, model, removal, state, unravel)
+        state, by, last_term = devices.each_part(
+            functools.partial(_request, unravel), state, (eraser, sampler, model, removal)
+        )
         kept = model.without(removal)
         if eraser.step_size == "rescaled":
             factor = model.present.sum() / kept.present.sum()
@@ -220,12 +234,12 @@ def _answer(
 
 
 def _request(
+    unravel: Unravel,
+    state: State,
     eraser: LiveInfluenceShift,
     sampler: Sampler,
     model: AbstractModel,
     removal: Removal,
-    state: State,
-    unravel: Unravel,
 ) -> tuple[State, PyTree, Float[Array, " chain"]]:
     """One request: the chains after it, what it added to each, and how far the series had come."""
     kept = model.without(removal)

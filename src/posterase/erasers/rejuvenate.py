@@ -204,7 +204,7 @@ class _Walk:
         share = removal.n_rows / model.n_rows
         if moved is None:
             thetas, self.like = unconstrained(model, draws)
-            check_informed(LogDensity(model), LogDensity(self.kept), thetas, self.like)
+            check_informed(LogDensity(self.kept), RemovedLogLikelihood(model, removal), thetas, self.like)
         else:
             thetas, self.like = moved.origin, moved.like
         ratios = -evaluate_at(RemovedLogLikelihood(model, removal), thetas, self.like).reshape(base.shape)

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result, replaced
@@ -33,6 +34,7 @@ from posterase.numerics.weights import parameter_ess
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
 from posterase.sampling.vectors import Unravel, as_vectors, of_vector
+from posterase.streams import taken
 
 FALLEN = 0.5
 """A round is refused that leaves less than this share of the objective's rise. Steps are noisy, so that the objective
@@ -225,28 +227,29 @@ def _run(
     rows = rows_of(kept.present)
     vectors, unravel = as_vectors(ends)
     begun = None if starts is None else as_vectors(starts)[0]
-    one = functools.partial(_one, eraser, model, kept, rows, removal, unravel, control)
-    chains = jax.vmap(one)(keys, vectors, begun)
+
+    one = functools.partial(_one, unravel, control)
+    chains = devices.map_chains(one, (keys, vectors, begun), (eraser, model, kept, rows, removal))
     return chains._replace(theta=jax.vmap(unravel)(chains.theta))
 
 
 def _one(
-    eraser: RoundsEraser,
-    model: AbstractModel,
-    kept: Model,
-    rows: Rows,
-    removal: Removal,
     unravel: Unravel,
     n_control: int,
     key: Key[Array, ""],
     origin: PyTree,
     start: PyTree | None,
+    eraser: RoundsEraser,
+    model: AbstractModel,
+    kept: Model,
+    rows: Rows,
+    removal: Removal,
 ) -> Chain:
     """One chain's erasure; all densities are log densities, so that it climbs."""
     for_control, for_steps = jax.random.split(key)
     among = jax.random.permutation(for_control, rows.order.shape[0])
     chosen = rows.order[jnp.argsort(jnp.where(jnp.arange(len(among)) < rows.n, among, len(among)))[:n_control]]
-    control = jax.tree.map(lambda leaf: leaf[chosen], kept.data)
+    control = taken(kept.data, chosen)
 
     def look(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """log p(θ, kept rows) and the mean loss, estimated on the control rows."""

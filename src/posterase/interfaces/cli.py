@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import posterase
-from posterase.errors import InvalidOptionError, MissingExtraError, PosteraseError
+from posterase.errors import InvalidOptionError, MissingExtraError, PeerLostError, PosteraseError
 from posterase.extras import need
 from posterase.files import make_folder, written_whole
 from posterase.interfaces.bars import bars, shown_on
@@ -382,6 +382,8 @@ def main() -> None:
         ended = STOPPED
     except PosteraseError as error:
         Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        if isinstance(error, PeerLostError):
+            os._exit(ERROR)  # at a usual end jax would wait for the process that is gone
         ended = ERROR
     if ended == STOPPED:
         Console(stderr=True).print("Stopped. What was not finished was not written.", highlight=False)

@@ -25,6 +25,7 @@ EXTRAS = {
     "bridgestan": ("bridgestan",),
     "networks": ("flax",),
     "zarr": ("zarr",),
+    "parquet": ("pyarrow",),
     "data": ("pooch", "scikit-learn"),
     "record": ("sqlalchemy", "alembic", "cryptography"),
     "postgresql": ("psycopg",),

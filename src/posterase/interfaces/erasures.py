@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from posterase.container import fingerprint
 from posterase.draws import Draws
@@ -30,6 +31,7 @@ from posterase.record.project import Project
 from posterase.record.runs import Erased, Facts, place_of
 from posterase.rows import Block, RowTable
 from posterase.spelling import did_you_mean, written
+from posterase.streams import Stream
 from posterase.version import __version__
 
 OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonFiniteResultError)
@@ -161,8 +163,15 @@ def data_digest(model: AbstractModel, draws: Draws) -> bytes:
         named = {f"{name}.{each}": values.values for name, group in groups for each, values in group.data_vars.items()}
     if not named:
         present = np.asarray(model.present)
-        named = {str(i): np.asarray(leaf)[present] for i, leaf in enumerate(jax.tree.leaves(model.data))}
+        if isinstance(model.data, Stream):
+            named = {"present": present, "blocks": np.array([_fingerprint(each) for each in model.data.blocks()])}
+        else:
+            named = {str(i): np.asarray(leaf)[present] for i, leaf in enumerate(jax.tree.leaves(model.data))}
     return bytes.fromhex(fingerprint(named))
+
+
+def _fingerprint(data: PyTree) -> str:
+    return fingerprint({str(i): leaf for i, leaf in enumerate(jax.tree.leaves(data))})
 
 
 def _failed(name: str, error: Exception) -> PosteraseError:

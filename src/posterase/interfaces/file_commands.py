@@ -15,6 +15,7 @@ import typer
 
 from posterase.errors import InputFileError, OutputError
 from posterase.files import check_writable, written_whole
+from posterase.interfaces.meshes import MeshName, is_first, mesh_of
 from posterase.interfaces.places import KeysFolder, keys_folder
 from posterase.interfaces.say import Said, print_line
 from posterase.interfaces.status import REFUSED
@@ -72,6 +73,7 @@ def erase(
         list[str] | None, typer.Option(help="An entry of the policy, epsilon=0.01 or refit=true; several.")
     ] = None,
     seed: JobSeed = None,
+    mesh: MeshName = None,
     force: Force = False,
     folder: KeysFolder = None,
 ) -> None:
@@ -86,20 +88,26 @@ def erase(
     from posterase.interfaces.jobs import Job, policy_flags
 
     entries = policy_flags(policy or []) | ({} if ess is None else {"ess": ess})
-    flags = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim, "seed": seed}
+    selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
+    flags = {**selected, "seed": seed, "mesh": mesh}
     outputs = {"out": out, "certificate": certificate, "report": report, "verdict": verdict}
     job = Job.of(source, **flags, **outputs, preprocessing=preprocessing, refits=refit, policy=entries)
     job.check_files()
     selection, targets, build = job.selection(), job.targets(force=force), job.builder()
     keys = _loaded(folder) if "certificate" in targets else None
     job, started = _asked(job, said), dt.datetime.now(dt.UTC)
+    over = mesh_of(job.mesh)
     with said.aside.status("opening the draws and their model"):
         fit = job.open(build)
         refits = job.read_refits(fit.draws)
     removed = selection.ids(fit.table)
+    first = is_first()
+    progress = said.progress if first else False
     result = erased(
-        fit.model, fit.draws, removed, key=job.seed, policy=job.rules, refits=refits, progress=said.progress
+        fit.model, fit.draws, removed, key=job.seed, policy=job.rules, refits=refits, progress=progress, mesh=over
     )
+    if not first:
+        raise typer.Exit(0 if result.verdict.accepted else REFUSED)
     print_line(str(result))
     compared = refits if result.verdict.accepted and "report" in targets else []
     written = _Made(said, job, selection, fit, result, keys, started).write(targets, compared)
@@ -200,6 +208,7 @@ def assess(
     row_dim: RowDim = None,
     out: Annotated[Path | None, typer.Option(help="A netCDF file for the figures.")] = None,
     seed: JobSeed = None,
+    mesh: MeshName = None,
     force: Force = False,
 ) -> None:
     """How well were rows forgotten? Every metric that applies, next to its floor: what two new fits differ by.
@@ -213,17 +222,22 @@ def assess(
     from posterase.draws import Draws
     from posterase.interfaces.jobs import Job
 
-    flags = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim, "seed": seed}
+    selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
+    flags = {**selected, "seed": seed, "mesh": mesh}
     job = Job.of(source, **flags, refits=refit, out=after)
     job.check_files()
     kept = _kept(job)
     _check_free(out, force)
     selection, build = job.selection(), job.builder()
+    over = mesh_of(job.mesh)
     with said.aside.status("opening the draws and their model"):
         fit = job.open(build)
         draws, refits = Draws.load(kept, like=fit.draws.params), job.read_refits(fit.draws)
     removed = selection.ids(fit.table)
-    found = assessed(fit.model, fit.draws, draws, refits, rows=removed, key=job.seed, progress=said.progress)
+    progress = said.progress if is_first() else False
+    found = assessed(fit.model, fit.draws, draws, refits, rows=removed, key=job.seed, progress=progress, mesh=over)
+    if not is_first():
+        return
     print_line(str(found))
     if out is not None:
         with written_whole(out) as beside:

@@ -9,6 +9,8 @@
     certificate = "certificate.json"
     report = "report.html"
 
+    mesh = "2x4"                     # devices, chains x rows, where there are several; or "auto"
+
     [policy]
     epsilon = 0.05
 
@@ -29,6 +31,7 @@ from posterase.draws import Draws
 from posterase.errors import JobError, OutputError, PosteraseError, RowsError
 from posterase.files import check_writable, read_toml
 from posterase.interfaces.builders import Builder, Fit, builder, open_stored, policy_from
+from posterase.interfaces.meshes import check_mesh
 from posterase.policy import Policy
 from posterase.rows import RowTable
 from posterase.spelling import FUNCTION, did_you_mean, written
@@ -57,6 +60,8 @@ class Job:
     preprocessing: str | None = None
     """What was computed from all rows before the fit, in words; or none."""
     seed: int = 0
+    mesh: str | None = None
+    """Devices to spread over, chains x rows, as 2x4; or auto."""
     out: str | None = None
     """The netCDF file to write."""
     certificate: str | None = None
@@ -69,7 +74,7 @@ class Job:
     """Where the job's file is, which its paths are relative to."""
 
     def __post_init__(self) -> None:
-        for name in ("draws", "folder", "model", "rows_file", "by", "preprocessing", *OUTPUTS):
+        for name in ("draws", "folder", "model", "rows_file", "by", "preprocessing", "mesh", *OUTPUTS):
             value = getattr(self, name)
             if not (value is None and name not in ("draws", "folder")) and (not isinstance(value, str) or not value):
                 raise JobError(f"{name} is {value!r}.", "use text.")
@@ -88,6 +93,7 @@ class Job:
         if not isinstance(self.policy, dict):
             raise JobError(f"policy is {self.policy!r}.", "write it as a table: [policy].")
         policy_from(self.policy, JobError)
+        check_mesh(self.mesh)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Job:

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
+from posterase import devices
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
-from posterase.model import LogDensity
-from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation
+from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.numerics.densities import Density, batch_size, evaluate_at, expectation, held
 from posterase.parameters import parameter_names
 from posterase.precision import as_jax, cast_floats, in_float64
 
@@ -27,7 +28,13 @@ INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""
 
 COMBINED_UP_TO = 100
-"""Up to so many parameters combinations of them are looked at, at as many draws more."""
+"""Up to so many parameters combinations of them are looked at, at as many draws more, where there are so many."""
+
+ALL_UP_TO, OF_EACH = 2000, 16
+"""Up to so many parameters every one is looked at far out; past it, so many numbers of each parameter, evenly spread."""
+
+POINTS = 2**24
+"""About how many numbers of points, far out, are in memory at once."""
 
 NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
 """Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64; of a density.
@@ -56,28 +63,38 @@ class Curvature(eqx.Module):
     def mv(self, vector: Float[Array, " d"]) -> Float[Array, " d"]:
         """H v."""
 
-        def product(theta: Float[Array, " d"]) -> Float[Array, " d"]:
-            return -jax.jvp(self._gradient, (theta,), (vector,))[1]
+        def product(theta: Array, density: Density, like: PyTree, vector: Array) -> Float[Array, " d"]:
+            return -jax.jvp(lambda at: gradient(density, at, like), (theta,), (vector,))[1]
 
-        return expectation(product, self.thetas, self.weights, self.density.elements)
+        shared = self.density, self.like, vector
+        return expectation(product, self.thetas, self.weights, self.density.elements, shared)
 
     def dense(self) -> Float[Array, "d d"]:
         """H as a matrix, for d small enough; symmetrised, since rounding is not."""
 
-        def hessian(theta: Float[Array, " d"]) -> Float[Array, "d d"]:
-            return -jax.jacfwd(self._gradient)(theta)
+        def hessian(theta: Array, density: Density, like: PyTree) -> Float[Array, "d d"]:
+            return -jax.jacfwd(lambda at: gradient(density, at, like))(theta)
 
-        matrix = expectation(hessian, self.thetas, self.weights, self.density.elements * self.size)
+        held = self.density.elements * self.size
+        matrix = expectation(hessian, self.thetas, self.weights, held, (self.density, self.like))
         return (matrix + matrix.T) / 2
-
-    def _gradient(self, theta: Float[Array, " d"]) -> Float[Array, " d"]:
-        return gradient(self.density, theta, self.like)
 
 
 def gradient(density: Density, theta: Float[Array, " d"], like: PyTree) -> Float[Array, " d"]:
     """∇ of a log density at raveled unconstrained parameters."""
     unravel = ravel_pytree(like)[1]
     return jax.grad(lambda vector: density(unravel(vector)))(theta)
+
+
+def mean_gradient(
+    density: Density, thetas: Float[Array, "n d"], weights: Float[Array, " n"], like: PyTree
+) -> Float[Array, " d"]:
+    """E∇ of a log density over weighted draws."""
+
+    def at(theta: Array, density: Density, like: PyTree) -> Float[Array, " d"]:
+        return gradient(density, theta, like)
+
+    return expectation(at, thetas, weights, density.elements, (density, like))
 
 
 def ravel_draws(thetas: PyTree) -> Float[Array, "n d"]:
@@ -90,16 +107,24 @@ def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
     return jax.vmap(ravel_pytree(like)[1])(thetas)
 
 
-def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree) -> None:
+def check_informed(
+    kept: LogDensity, removed: RemovedLogLikelihood, thetas: Float[np.ndarray, "n d"], like: PyTree
+) -> None:
     """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
 
     Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
-    combinations of parameters, along which they cancel: two coefficients of which only the sum is known.
+    combinations of parameters, along which they cancel: two coefficients of which only the sum is known. Without the
+    removed rows they are ∇full − ∇removed, up to rounding; where that leaves little, the kept rows are passed over too.
     """
     names = parameter_names(like)
     d = thetas.shape[1]
-    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if d <= COMBINED_UP_TO else 0)).astype(int)
-    with_all, without = (gradients(density, thetas[places], like) for density in (full, kept))
+    # Fewer gradients than parameters are all zero along some direction, whatever the density.
+    combined = d <= COMBINED_UP_TO and len(thetas) >= INFORMED_DRAWS + d
+    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if combined else 0)).astype(int)
+    with_all = gradients(LogDensity(removed.model), thetas[places], like)
+    without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
+    if without is None or _leaves_little(without, thetas):
+        without = gradients(kept, thetas[places], like)
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
     if never:
@@ -110,7 +135,7 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
         )
     lost = np.any(with_all, axis=0) & ~np.any(without, axis=0)
     gone = [name for name, part in zip(names, parts, strict=True) if np.any(lost[part])]
-    if not gone and d <= COMBINED_UP_TO:
+    if not gone and combined:
         unknown = _unknown_direction(with_all, without, thetas)
         among = [name for name, part in zip(names, parts, strict=True) if np.abs(unknown[part]).max(initial=0) > 0.1]
         gone = [f"a combination of {' and '.join(among)}"] if among else []
@@ -119,6 +144,18 @@ def check_informed(full: LogDensity, kept: LogDensity, thetas: Float[np.ndarray,
             f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
             "give it a proper prior, or leave it out of the model along with its rows.",
         )
+
+
+def _leaves_little(without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]) -> bool:
+    """Whether gradients are so small along a parameter, or a combination of them, that rounding may be all of it."""
+    spread = thetas.std(axis=0)
+    scaled = without * np.where(spread > 0, spread, 1)
+    if not np.isfinite(scaled).all():
+        return True
+    least = np.sqrt((scaled**2).mean(axis=0)).min()
+    if len(without) >= thetas.shape[1]:
+        least = min(least, np.linalg.svd(scaled, compute_uv=False)[-1] / np.sqrt(len(scaled)))
+    return bool(least < SOME_GRADIENT)
 
 
 def _unknown_direction(
@@ -141,20 +178,47 @@ def flat_tails(
     """Parameters along which a log density does not fall far out: it may have no posterior there.
 
     A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws.
+    In many dimensions the mean is denser than any draw, by d/2 nats: there they are taken from a draw.
     """
     mean = weights @ thetas
-    steps = np.diag(np.sqrt(weights @ (thetas - mean) ** 2))
+    deviations = np.sqrt(weights @ (thetas - mean) ** 2)
+    sizes = [leaf.size for leaf in jax.tree.leaves(like)]
+    places, owners = _looked_at(sizes)
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    points = [typical, *(mean + side * distance * steps for distance in FAR_OUT for side in (-1, 1))]
-    values = evaluate_at(density, np.concatenate(points), like)
-    level, out = np.median(values[: len(typical)]), values[len(typical) :].reshape(len(FAR_OUT), 2, -1)
-    farthest = np.where(np.isnan(out[0]), out[1], out[0])  # NaN: too far for the numbers there are
-    flat = (farthest > level - LEAST_FALL).any(axis=0)
-    ends = np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1]
-    return [name for name, own in zip(parameter_names(like), np.split(flat, ends), strict=True) if own.any()]
+    few = len(mean) <= COMBINED_UP_TO
+    centre = mean if few else typical[0]
+
+    def values(distance: float) -> Float[np.ndarray, " k"]:
+        """The density at the typical draws, and so far out on both sides of every place."""
+        at = np.tile(places, 2)
+        steps = np.repeat([-distance, distance], len(places)) * deviations[at]
+        found, size = [evaluate_at(density, typical, like)], max(1, POINTS // len(mean))
+        for start in range(0, len(at), size):
+            part = slice(start, start + size)
+            points = np.tile(centre, (len(at[part]), 1))
+            points[np.arange(len(points)), at[part]] = mean[at[part]] + steps[part]
+            found.append(evaluate_at(density, points, like))
+        return np.concatenate(found)
+
+    level, out = np.split(values(FAR_OUT[0]), [len(typical)])
+    if np.isnan(out).any():  # too far for the numbers there are
+        out = np.where(np.isnan(out), values(FAR_OUT[1])[len(typical) :], out)
+    flat = (out.reshape(2, -1) > (np.median(level) if few else level[0]) - LEAST_FALL).any(axis=0)
+    return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
 
 
-def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
+def _looked_at(sizes: list[int]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
+    """Places of numbers among all, and which parameter each belongs to."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    each = [min(size, size if sum(sizes) <= ALL_UP_TO else OF_EACH) for size in sizes]
+    places = [
+        start + np.linspace(0, size - 1, some).astype(int)
+        for start, size, some in zip(starts, sizes, each, strict=True)
+    ]
+    return np.concatenate(places), np.repeat(np.arange(len(sizes)), each)
+
+
+def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
     """∇ at raveled parameters, in float64 where it can be had."""
 
     def run(wide: bool) -> Array:
@@ -165,6 +229,10 @@ def gradients(density: LogDensity, points: Float[np.ndarray, "m d"], like: PyTre
 
 
 @eqx.filter_jit
-def _mapped_gradient(density: LogDensity, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
-    size = batch_size(REVERSE * density.elements, len(points))
-    return jax.lax.map(lambda theta: gradient(density, theta, like), points, batch_size=size)
+def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
+    def at(theta: Array, density: Density, like: PyTree) -> Float[Array, " d"]:
+        return gradient(density, theta, like)
+
+    shared = density, like
+    size = batch_size(held(at, points[0], REVERSE * density.elements, shared), len(points))
+    return devices.map_draws(at, points, size, shared)

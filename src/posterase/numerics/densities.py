@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
+from posterase import devices
 from posterase.draws import Draws
 from posterase.errors import PrecisionError
 from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLikelihood
 from posterase.precision import as_jax, cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
-"""About how many numbers of data, over all draws of a batch, are in memory at once."""
+"""About how many numbers of data, over all draws of a batch, are in memory at once on a CPU."""
+
+DEVICE_BATCH_ELEMENTS = 2**28
+"""The same on other devices, which wait for every batch: 64 draws side by side where rows fill a block."""
 
 MOST_SIDE_BY_SIDE = 256
 """Draws a batch on a CPU, however small. More are no faster there; and XLA's CPU threads lock up, now and then, where a
@@ -29,8 +34,49 @@ Density = LogDensity | RemovedLogLikelihood
 
 def batch_size(elements: int, n: int) -> int:
     """How many draws to evaluate side by side when each of them holds this many numbers."""
-    most = MOST_SIDE_BY_SIDE if jax.default_backend() == "cpu" else n
-    return max(1, min(n, most, BATCH_ELEMENTS // max(1, elements)))
+    on_cpu = jax.default_backend() == "cpu"
+    most, held = (MOST_SIDE_BY_SIDE, BATCH_ELEMENTS) if on_cpu else (n, DEVICE_BATCH_ELEMENTS)
+    return max(1, min(n, most, held // max(1, elements)))
+
+
+def held(function: Callable[..., PyTree], at: PyTree, least: int, shared: tuple[PyTree, ...] = ()) -> int:
+    """How many numbers the largest array has that one evaluation makes of a draw, and `least` at least.
+
+    For `batch_size`, as this is what is held once for every draw of a batch. The data are not all: a gradient has as
+    many numbers as parameters, a layer of a network a row of data for every unit. Found by tracing `function(at,
+    *shared)`, which computes nothing.
+    """
+    jaxpr = jax.make_jaxpr(lambda draw: function(draw, *shared))(at).jaxpr
+    return max(least, *_sizes(jaxpr, [True] * len(jaxpr.invars)))
+
+
+def _sizes(jaxpr: Jaxpr, of_draw: Sequence[bool]) -> Iterator[int]:
+    """Sizes of what depends on the draw; `of_draw` says which arguments do."""
+    known = {var for var, does in zip(jaxpr.invars, of_draw, strict=True) if does}
+    yield from (var.aval.size for var in known if hasattr(var.aval, "size"))
+    for equation in jaxpr.eqns:
+        does = [not isinstance(var, Literal) and var in known for var in equation.invars]
+        if not any(does):
+            continue
+        known.update(equation.outvars)
+        yield from (var.aval.size for var in equation.outvars if hasattr(var.aval, "size"))
+        for inner in jaxprs_in_params(equation.params):
+            yield from _sizes(inner, _handed_on(equation, inner, does))
+
+
+def _handed_on(equation: JaxprEqn, inner: Jaxpr, does: list[bool]) -> list[bool]:
+    """Which arguments of an equation's inner program depend on the draw; what a loop carries does after one turn."""
+    params, n = equation.params, len(inner.invars)
+    if equation.primitive.name == "scan":
+        first = params["num_consts"]
+        return [each or first <= i < first + params["num_carry"] for i, each in enumerate(does)]
+    if equation.primitive.name == "while":
+        asks = params["cond_nconsts"]
+        fixed = does[:asks] if inner is params["cond_jaxpr"].jaxpr else does[asks : asks + params["body_nconsts"]]
+        return fixed + [True] * (n - len(fixed))
+    if equation.primitive.name == "cond":
+        return does[1:]
+    return does if len(does) == n else [True] * n
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
@@ -88,28 +134,38 @@ def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray
 
 @eqx.filter_jit
 def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"]:
-    def at(one: PyTree) -> Float[Array, ""]:
+    def at(one: PyTree, density: Density) -> Float[Array, ""]:
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
 
     n = jax.tree.leaves(params)[0].shape[0]
-    return jax.lax.map(at, params, batch_size=batch_size(density.elements, n))
+    size = batch_size(held(at, _first(params), density.elements, (density,)), n)
+    return devices.map_draws(at, params, size, (density,))
 
 
 @eqx.filter_jit
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
-    size = batch_size(density.elements, len(thetas))
-    return jax.lax.map(lambda theta: density(unravel(theta)), thetas, batch_size=size)
+
+    def at(theta: Array, density: Density) -> Float[Array, ""]:
+        return density(unravel(theta))
+
+    size = batch_size(held(at, thetas[0], density.elements, (density,)), len(thetas))
+    return devices.map_draws(at, thetas, size, (density,))
 
 
 @eqx.filter_jit
 def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: int, wide: bool) -> PyTree:
     n = jax.tree.leaves(params)[0].shape[0]
 
-    def at(one: PyTree) -> PyTree:
+    def at(one: PyTree, function: Callable[[PyTree], PyTree]) -> PyTree:
         return function(cast_floats(one, jnp.float64) if wide else one)
 
-    return jax.lax.map(at, params, batch_size=batch_size(elements, n))
+    size = batch_size(held(at, _first(params), elements, (function,)), n)
+    return devices.map_draws(at, params, size, (function,))
+
+
+def _first(params: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf[0], params)
 
 
 @eqx.filter_jit
@@ -133,21 +189,26 @@ def _unravel(like: PyTree, wide: bool) -> Callable[[Array], PyTree]:
 
 
 def expectation(
-    function: Callable[[Float[Array, " d"]], Array],
+    function: Callable[..., Array],
     thetas: Float[Array, "n d"],
     weights: Float[Array, " n"],
     elements: int,
+    shared: tuple[PyTree, ...] = (),
 ) -> Array:
-    """Σ wᵢ f(θᵢ), a batch of draws at a time; `elements` is how many numbers one evaluation of f holds."""
-    n = len(thetas)
-    size = batch_size(elements, n)
-    index = jnp.arange(-(-n // size) * size)
+    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements`: how many numbers of data one evaluation of f holds."""
+    n, parts = len(thetas), devices.shards(devices.CHAINS)
+    size = batch_size(held(function, thetas[0], elements, shared), -(-n // parts))
+    index = jnp.arange(-(-n // (size * parts)) * size * parts)
     padded = jnp.where(index < n, weights[index % n], 0).reshape(-1, size)  # the padding repeats draws, with weight 0
 
-    def add(total: Array, batch: tuple[Array, Array]) -> tuple[Array, None]:
-        at, weight = batch
-        return total + jnp.tensordot(weight, jax.vmap(function)(thetas[at]), axes=1), None
+    zero = jax.eval_shape(function, thetas[0], *shared)
 
-    zero = jax.eval_shape(function, thetas[0])
-    batches = ((index % n).reshape(-1, size), padded)
-    return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
+    def total(batches: tuple[Array, Array], thetas: Array, *shared: PyTree) -> Array:
+        def add(total: Array, batch: tuple[Array, Array]) -> tuple[Array, None]:
+            at, weight = batch
+            values = jax.vmap(lambda theta: function(theta, *shared))(thetas[at])
+            return total + jnp.tensordot(weight, values, axes=1), None
+
+        return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
+
+    return devices.sum_parts(total, ((index % n).reshape(-1, size), padded), (thetas, *shared))

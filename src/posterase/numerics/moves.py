@@ -28,6 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from posterase import devices
 from posterase.checks import whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.densities import batch_size
@@ -276,15 +277,20 @@ def _map(function: Any, path: Path, *arrays: Any) -> Any:
     return jax.lax.map(half, (moved, arrays))
 
 
-def _particles(path: Path, function: Any, *arrays: Any) -> Any:
+def _particles(path: Path, function: Any, arrays: tuple[Any, ...], shared: tuple[Any, ...] = ()) -> Any:
+    """`function(path, *particle, *shared)`, a batch of particles at a time."""
     n = jax.tree.leaves(arrays)[0].shape[0]
-    return jax.lax.map(lambda args: function(*args), arrays, batch_size=batch_size(path.elements, n))
+
+    def one(particle: Any, path: Path, *shared: Any) -> Any:
+        return function(path, *particle, *shared)
+
+    return devices.map_draws(one, arrays, batch_size(path.elements, n), (path, *shared))
 
 
 def _start(path: Path, thetas: Float[Array, "2 m d"]) -> Any:
     from blackjax.mcmc import hmc
 
-    return _map(lambda path, half: _particles(path, lambda theta: hmc.init(theta, path), half), path, thetas)
+    return _map(lambda path, half: _particles(path, lambda path, at: hmc.init(at, path), (half,)), path, thetas)
 
 
 def _one_move(
@@ -294,12 +300,12 @@ def _one_move(
     keys = jax.random.split(key, states.position.shape[:2])
 
     def half(path: Path, keys: Any, states: Any, step: Array, leapfrogs: Array, inverse_mass: Array) -> Any:
-        def particle(key: Any, state: Any) -> Any:
+        def particle(path: Path, key: Any, state: Any, step: Array, leapfrogs: Array, inverse_mass: Array) -> Any:
             for_jitter, for_move = jax.random.split(key)
             jittered = step * jax.random.uniform(for_jitter, (), step.dtype, 1 - JITTER, 1 + JITTER)
             return kernel.kernel(for_move, state, path, jittered, inverse_mass, leapfrogs)
 
-        states, rates, taken = _particles(path, particle, keys, states)
+        states, rates, taken = _particles(path, particle, (keys, states), (step, leapfrogs, inverse_mass))
         return states, rates, jnp.broadcast_to(taken, rates.shape)
 
     return _map(half, path, keys, states, step, leapfrogs, inverse_mass)

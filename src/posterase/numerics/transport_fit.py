@@ -18,11 +18,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, check_informed, gradient
-from posterase.numerics.densities import batch_size, evaluate_at, expectation
+from posterase.numerics.curvature import Curvature, check_informed, gradient, mean_gradient
+from posterase.numerics.densities import batch_size, evaluate_at
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
@@ -101,7 +102,7 @@ class Fit:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
         self.folds = first_half(*base.shape), ~first_half(*base.shape)
         self.cost = Cost()
-        check_informed(LogDensity(model), LogDensity(kept), thetas, like)
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
         self.spend(densities=self.n)
         if not np.isfinite(self.full[base.ravel() > 0]).all():
@@ -217,13 +218,12 @@ class Fit:
         for fold, mean, sample in zip(self.folds, means, samples, strict=True):
             variances = self.thetas[fold].var(axis=0)
             scales = np.sqrt(np.where(variances > 0, variances, 1))
-            directions = np.random.default_rng(0).normal(size=(self.d, rank))
             out = _low_rank(
                 LogDensity(self.kept),
                 RemovedLogLikelihood(self.model, self.removal),
                 self.narrow(sample),
                 self.narrow(scales),
-                self.narrow(directions),
+                rank,
                 self.like,
             )
             shift, losses, basis, steps, left = (np.asarray(each, float) for each in out)
@@ -330,8 +330,11 @@ def _look(
 
     def slopes(density: LogDensity | RemovedLogLikelihood) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
-        at = lambda theta: gradient(density, theta, like)  # noqa: E731
-        return jax.lax.map(lambda half: jax.lax.map(at, half, batch_size=size), samples)
+
+        def at(theta: Array, density: LogDensity | RemovedLogLikelihood, like: PyTree) -> Float[Array, " d"]:
+            return gradient(density, theta, like)
+
+        return jax.lax.map(lambda half: devices.map_draws(at, half, size, (density, like)), samples)
 
     return _Look(
         _curvatures(full, points, like), _curvatures(removed, points, like), slopes(full), slopes(removed).mean(axis=1)
@@ -372,7 +375,7 @@ def _settle_one(
     share = jnp.full(len(deviations), 1 / len(deviations), deviations.dtype)
 
     def step_at(target: Float[Array, " d"]) -> tuple[Float[Array, " d"], Float[Array, ""]]:
-        push = expectation(lambda one: gradient(kept, target + one, like), deviations, share, kept.elements)
+        push = mean_gradient(kept, target + deviations, share, like)
         step = covariance @ (push - drift)
         return step, jnp.sqrt(step @ (precision @ step) / step.size)
 
@@ -408,15 +411,20 @@ def _low_rank(
     removed: RemovedLogLikelihood,
     sample: Float[Array, "m d"],
     scales: Float[Array, " d"],
-    directions: Float[Array, "d r"],
+    rank: int,
     like: PyTree,
 ) -> tuple[Float[Array, " d"], Float[Array, " r"], Float[Array, "d r"], Array, Float[Array, ""]]:
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
     share = jnp.full(len(sample), 1 / len(sample), sample.dtype)
-    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    push = mean_gradient(removed, sample, share, like)
     solved = CG(rtol=1e-3)(Curvature(kept, sample, share, like), push, scales)
     lost = Curvature(removed, sample, share, like)
-    products = jax.vmap(lambda v: scales * lost.mv(scales * v), in_axes=1, out_axes=1)
+    directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)
+
+    def products(basis: Float[Array, "d r"]) -> Float[Array, "d r"]:
+        return jax.lax.map(
+            lambda v: scales * lost.mv(scales * v), basis.T
+        ).T  # side by side they would be r × draws × d
 
     def power(basis: Float[Array, "d r"], _: None) -> tuple[Float[Array, "d r"], None]:
         return jnp.linalg.qr(products(basis))[0], None

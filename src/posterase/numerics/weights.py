@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
@@ -53,6 +54,10 @@ FEWEST_LONG_BLOCKS = 10
 
 FEWEST_GROUPS, MOST_EFFICIENT = 5, 3.0
 """Fewer effective groups than this say nothing of an error; chains are not taken for more efficient than this."""
+
+ESS_ELEMENTS = 2**16
+"""So many numbers of draws are looked at at once for their effective sizes, which takes some ten arrays of as many: they
+fit a processor's cache, and are three times as fast there as all at once."""
 
 
 class Estimate(NamedTuple):
@@ -194,7 +199,7 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     that never change, as above a Cholesky factor's diagonal, are known: of them there are enough.
     """
     sizes = element_ess(draws, ancestors).min(axis=0)
-    ends = np.cumsum([column.shape[-1] for column in draws.columns().values()])
+    ends = np.cumsum([int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params)])
     parts = np.split(sizes, ends[:-1])
     return {
         name: float(part.min()) if part.size else float("inf") for name, part in zip(draws.names, parts, strict=True)
@@ -207,15 +212,17 @@ def element_ess(
     """The same for every number of a draw: for its mean, and for its variance."""
     places = np.arange(draws.n_chains * draws.n_draws) if ancestors is None else ancestors.ravel()
     share = base_weights(draws).ravel()
-    values = draws.matrix()
-    both = np.concatenate([values, (values - share @ values) ** 2], axis=1)
     shape = draws.n_chains, draws.n_draws
-    short = effective_sizes(both, share, blocks(*shape)[places])
     long_blocks = max(LONG_BLOCKS_A_CHAIN, -(-FEWEST_LONG_BLOCKS // draws.n_chains))
-    long = effective_sizes(both, share, blocks(*shape, long_blocks)[places])
-    sizes = np.minimum(short, LONG_NOISE * long).reshape(2, -1)
-    known = np.ptp(values, axis=0) == 0
-    return sizes if known.all() else np.where(known, np.inf, sizes)
+    groups = blocks(*shape)[places], blocks(*shape, long_blocks)[places]
+    found, known = [], []
+    for values in draws.column_blocks(max(1, ESS_ELEMENTS // len(places))):
+        both = np.concatenate([values, (values - share @ values) ** 2], axis=1)
+        short, long = (effective_sizes(both, share, each) for each in groups)
+        found.append(np.minimum(short, LONG_NOISE * long).reshape(2, -1))
+        known.append(np.ptp(values, axis=0) == 0)
+    sizes, never_change = np.concatenate(found, axis=1), np.concatenate(known)
+    return sizes if never_change.all() else np.where(never_change, np.inf, sizes)
 
 
 def independent_groups(

@@ -18,6 +18,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.errors import BatchError
 from posterase.model import AbstractModel, Model
+from posterase.streams import taken
 
 
 class Rows(NamedTuple):
@@ -49,7 +50,7 @@ class BatchDensity(eqx.Module):
     def __call__(self, theta: PyTree) -> Float[Array, ""]:
         model = self.model
         params = model.constrain(theta)
-        rows = jax.tree.map(lambda leaf: leaf[self.batch], model.data)
+        rows = taken(model.data, self.batch)
         values = model.log_likelihood(params, rows)
         prior = model.log_prior(params) + model.log_det_jacobian(theta)
         return prior + self.n / self.batch.size * jnp.sum(values)

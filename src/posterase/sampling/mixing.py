@@ -21,6 +21,9 @@ FEWEST_IN_HALF = 25
 APART = 3.0
 """Chains whose means differ by more than so many standard deviations within a chain sit in different modes."""
 
+COMPARED_UP_TO = 2000
+"""Past so many components nobody looks whether they are another chain's in another order: it takes their square."""
+
 
 def mixing(draws: Draws) -> tuple[dict[str, float], dict[str, float]]:
     """R̂ (rank normalised) and bulk ESS, the worst element of each parameter; elements that never change count for none.
@@ -72,10 +75,14 @@ def different_modes(draws: Draws) -> str:
         # Some numbers never change: those above a Cholesky factor's diagonal.
         spread = np.sqrt(values.var(axis=1).mean(axis=0)) + 1e-12 * (1 + np.abs(means).max(axis=0))
         for chain in range(1, draws.n_chains):
-            distance = _distances(means[chain], means[0], spread)
-            here = float(np.sqrt(np.mean(np.diag(distance))))
-            if np.abs((means[chain] - means[0]) / spread).max() < APART:
+            gap = np.abs((means[chain] - means[0]) / spread)
+            if gap.max(initial=0) < APART:
                 continue
+            apart = apart or f"chains 0 and {chain} sit in different modes of {name}"
+            if len(gap) > COMPARED_UP_TO:
+                continue
+            distance = _distances(means[chain], means[0], spread)
+            here = float(np.sqrt(np.mean(gap**2)))
             rows, order = linear_sum_assignment(distance)
             best = float(np.sqrt(distance[rows, order].mean()))
             if best < min(here / 3, APART):
@@ -84,7 +91,6 @@ def different_modes(draws: Draws) -> str:
                     f"the components of {name} are numbered differently in different chains (label switching): those "
                     f"of chain {chain} are chain 0's in the order {shown}"
                 )
-            apart = apart or f"chains 0 and {chain} sit in different modes of {name}"
     return apart
 
 
@@ -92,4 +98,4 @@ def _distances(
     one: Float[np.ndarray, "k rest"], other: Float[np.ndarray, "k rest"], spread: Float[np.ndarray, "k rest"]
 ) -> Float[np.ndarray, "k k"]:
     """Mean squared distance, in standard deviations, of every element from every other."""
-    return (((one[:, None] - other[None]) / spread[None]) ** 2).mean(axis=-1)
+    return np.stack([(((each - other) / spread) ** 2).mean(axis=-1) for each in one])

@@ -15,8 +15,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
+from posterase import devices
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
@@ -24,6 +26,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel
 from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
+from posterase.streams import told
 
 PIECES = 10
 
@@ -59,6 +62,7 @@ class NutsSampled(NamedTuple):
 
 
 @programs_kept()
+@told
 def nuts(
     key: Key[Array, ""] | int,
     model: AbstractModel,
@@ -68,10 +72,12 @@ def nuts(
     warmup: int = 1000,
     target_acceptance: float = 0.8,
     report: Callable[[int, int], None] | None = None,
+    mesh: Mesh | None = None,
 ) -> NutsSampled:
     """Draw from a model's posterior; `initial` on the parameters' own scale, leaves shaped `(chain, …)`.
 
-    Step size and mass matrix are adapted to each chain in the warm-up. `report(done, draws)` is called on the way.
+    Step size and mass matrix are adapted to each chain in the warm-up. `report(done, draws)` is called on the way. Over
+    a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
     """
     for name, value in (("draws", draws), ("warmup", warmup)):
         if not (isinstance(value, int) and value >= 4):
@@ -80,7 +86,21 @@ def nuts(
         raise InvalidOptionError(f"target_acceptance is {target_acceptance}.", "use a number between 0 and 1.")
     points = initial_points(initial)
     model.check(points)
-    for_warmup, for_draws = (jax.random.split(one, points.n_chains) for one in jax.random.split(as_key(key)))
+    return devices.run_over(
+        mesh, lambda: _nuts(as_key(key), model.spread(), points, draws, warmup, target_acceptance, report)
+    )
+
+
+def _nuts(
+    key: Key[Array, ""],
+    model: AbstractModel,
+    points: Draws,
+    draws: int,
+    warmup: int,
+    target_acceptance: float,
+    report: Callable[[int, int], None] | None,
+) -> NutsSampled:
+    for_warmup, for_draws = (jax.random.split(one, points.n_chains) for one in jax.random.split(key))
     state, settings, warmed = _warm(
         for_warmup, model, jax.vmap(model.unconstrain)(points.flat()), warmup, target_acceptance
     )
@@ -112,13 +132,15 @@ def _warm(
 ) -> tuple[Any, dict[str, Any], Int[Array, "chain steps"]]:
     import blackjax
 
-    def warm(key: Key[Array, ""], theta: PyTree) -> tuple[Any, dict[str, Any], Int[Array, " steps"]]:
+    def warm(
+        key: Key[Array, ""], theta: PyTree, model: AbstractModel
+    ) -> tuple[Any, dict[str, Any], Int[Array, " steps"]]:
         adaptation = blackjax.window_adaptation(blackjax.nuts, model.log_density, target_acceptance_rate=target)
         (state, settings), info = adaptation.run(key, theta, steps)
         used = {name: settings[name] for name in ("step_size", "inverse_mass_matrix")}
         return state, used, info.info.num_integration_steps
 
-    return jax.vmap(warm)(keys, thetas)
+    return devices.map_chains(warm, (keys, thetas), (model,))
 
 
 @eqx.filter_jit
@@ -127,7 +149,9 @@ def _draw(
 ) -> tuple[Any, tuple[PyTree, Array, Array]]:
     import blackjax
 
-    def chain(key: Key[Array, ""], state: Any, settings: dict[str, Any]) -> tuple[Any, tuple[PyTree, Array, Array]]:
+    def chain(
+        key: Key[Array, ""], state: Any, settings: dict[str, Any], model: AbstractModel, done: Array
+    ) -> tuple[Any, tuple[PyTree, Array, Array]]:
         step = blackjax.nuts(model.log_density, **settings).step
 
         def one(state: Any, at: Array) -> tuple[Any, tuple[PyTree, Array, Array]]:
@@ -136,4 +160,4 @@ def _draw(
 
         return jax.lax.scan(one, state, done + jnp.arange(draws))
 
-    return jax.vmap(chain)(keys, state, settings)
+    return devices.map_chains(chain, (keys, state, settings), (model, done))

@@ -23,8 +23,10 @@ from posterase.model import AbstractModel
 from posterase.parameters import parameter_names
 from posterase.precision import numbers_as_arrays
 from posterase.sampling.sampler import Sampler, State
+from posterase.streams import Stream, told
 
 
+@told
 def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel, sampler: Sampler) -> Path:
     """Write the state of a run. The file appears whole or not at all."""
     plain = state._replace(key=jax.random.key_data(state.key))
@@ -35,6 +37,7 @@ def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel,
     return Path(path)
 
 
+@told
 def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, sampler: Sampler) -> State:
     """Read the state of this very run; `like` is a state of it (what `start` gives), for the structure."""
     try:
@@ -96,7 +99,8 @@ def probe(state: State, model: AbstractModel) -> float:
 def digest(model: AbstractModel) -> str:
     """SHA-256 of the present rows' values: the same data give the same digest."""
     sha = hashlib.sha256(np.asarray(model.present).tobytes())
-    for leaf in jax.tree.leaves(model.data):
+    blocks = model.data.blocks() if isinstance(model.data, Stream) else [model.data]
+    for leaf in (leaf for block in blocks for leaf in jax.tree.leaves(block)):
         array = np.ascontiguousarray(leaf)
         sha.update(f"{array.dtype}{array.shape}".encode())
         sha.update(array.tobytes())

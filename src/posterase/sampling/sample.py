@@ -9,8 +9,10 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
+from posterase import devices
 from posterase.checks import is_a, whole_number
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
@@ -21,6 +23,7 @@ from posterase.precision import numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sampler import Sampler, State
 from posterase.sampling.vectors import of_vector, running, standing
+from posterase.streams import told
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -55,6 +58,7 @@ def initial_points(initial: PyTree) -> Draws:
 
 
 @programs_kept()
+@told
 def sample(
     model: AbstractModel,
     sampler: Sampler,
@@ -64,8 +68,11 @@ def sample(
     thin: int = 1,
     report: Callable[[int, int], None] | None = None,
     piece: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Sampled:
     """Go on from `state` and keep every `thin`-th step, `draws` times a chain.
+
+    Over a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
 
     `report(done, draws)` is called after every `piece` draws (a twentieth of them, where that is not said). Runs with
     pieces of one size share a compilation. However a run is cut, the draws are the same to the bit: two calls of 500
@@ -78,8 +85,20 @@ def sample(
     is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
     check_batch(model, sampler.batch)
     check_state(model, state)
-    sampler = numbers_as_arrays(sampler)
+    settings = numbers_as_arrays(sampler)
     piece = piece or (draws if report is None else max(1, draws // PIECES))
+    return devices.run_over(mesh, lambda: _sample(model.spread(), settings, state, draws, thin, report, piece))
+
+
+def _sample(
+    model: AbstractModel,
+    sampler: Sampler,
+    state: State,
+    draws: int,
+    thin: int,
+    report: Callable[[int, int], None] | None,
+    piece: int,
+) -> Sampled:
     # A loop of unknown length asks the host before every step, which a GPU would wait for; a CPU does not mind, and
     # need not compile for every length.
     between = jnp.asarray(thin, jnp.int32) if jax.default_backend() == "cpu" else thin
@@ -100,21 +119,24 @@ def sample(
 def _run(
     sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: int | Int[Array, ""]
 ) -> tuple[State, PyTree]:
-    rows = rows_of(model.present)
-    state, unravel = running(state)
+    def chains(state: State, sampler: Sampler, model: AbstractModel, thin: int | Array) -> tuple[State, PyTree]:
+        rows = rows_of(model.present)
+        state, unravel = running(state)
 
-    def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
-        return jax.grad(of_vector(density(key, model, rows, sampler.batch), unravel))(theta)
+        def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
+            return jax.grad(of_vector(density(key, model, rows, sampler.batch), unravel))(theta)
 
-    def step(_: Int[Array, ""], state: State) -> State:
-        return jax.vmap(lambda chain: sampler.step(chain, ascent_at))(state)
+        def step(_: Int[Array, ""], state: State) -> State:
+            return jax.vmap(lambda chain: sampler.step(chain, ascent_at))(state)
 
-    def draw(state: State, _: None) -> tuple[State, PyTree]:
-        state = jax.lax.fori_loop(0, thin, step, state)
-        return state, jax.vmap(lambda theta: model.constrain(unravel(theta)))(state.theta)
+        def draw(state: State, _: None) -> tuple[State, PyTree]:
+            state = jax.lax.fori_loop(0, thin, step, state)
+            return state, jax.vmap(lambda theta: model.constrain(unravel(theta)))(state.theta)
 
-    state, thetas = jax.lax.scan(draw, state, length=draws)
-    return standing(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
+        state, thetas = jax.lax.scan(draw, state, length=draws)
+        return standing(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
+
+    return devices.each_part(chains, state, (sampler, model, thin))
 
 
 def check_diverged(state: State) -> None:

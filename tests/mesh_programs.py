@@ -1,0 +1,127 @@
+"""Erasers, samplers and metrics over a mesh, for tests to start in processes that have other devices."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+
+def problem(rows=203, seed=0):
+    """Logistic regression, with a number of rows that no number of devices divides."""
+    import jax.numpy as jnp
+
+    import posterase as pe
+
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 3)).astype(np.float32)
+    y = (rng.random(rows) < 1 / (1 + np.exp(-x @ np.array([0.5, -1.0, 0.3])))).astype(np.float32)
+    model = pe.Model(
+        lambda p: -0.5 * jnp.sum(p["beta"] ** 2),
+        lambda p, data: data["y"] * (data["x"] @ p["beta"]) - jnp.logaddexp(0.0, data["x"] @ p["beta"]),
+        {"x": x, "y": y},
+    )
+    return model, pe.Draws({"beta": rng.normal([0.5, -1.0, 0.3], 0.18, size=(3, 201, 3)).astype(np.float32)})
+
+
+def erasers():
+    import posterase as pe
+
+    return {
+        "Reweight": pe.Reweight(),
+        "InfluenceShift": pe.InfluenceShift(samples=50),
+        "InfluenceShift by CG": pe.InfluenceShift(samples=50, solver=pe.CG()),
+        "Transport": pe.Transport(),
+        "Rejuvenate": pe.Rejuvenate(),
+        "Continue": pe.Continue(pe.SGLD(pe.Polynomial(1e-4, 1.0, 0.55), batch=10), steps=5),
+        "ContinueUnfinished": pe.ContinueUnfinished(steps=10, batch=16, every=5, control=40, tolerance=None),
+    }
+
+
+def few(mesh) -> dict[str, list]:
+    """What the quickest to compile make of the problem."""
+    return some(mesh, erasing=("Reweight",))
+
+
+def some(mesh, erasing=("Reweight", "Transport")) -> dict[str, list]:
+    """What a few of them make of it."""
+    model, draws = problem()
+    removal = model.removal(range(7))
+    made = {}
+    for name in erasing:
+        erased = erasers()[name](0, model, draws, removal, mesh=mesh)
+        made[name] = erased.draws.params["beta"]
+        made[f"{name}, weights"] = erased.draws.log_weights
+    made |= sgld(mesh)
+    return {name: np.asarray(values, float).tolist() for name, values in made.items()}
+
+
+def sgld(mesh):
+    import posterase as pe
+
+    model, _ = problem()
+    sampler = pe.SGLD(pe.Polynomial(1e-4, 1.0, 0.55), batch=10)
+    state = pe.start(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
+    sampled = pe.sample(model, sampler, state, 20, mesh=mesh)
+    live = pe.LiveInfluenceShift(order=4)(model, sampler, sampled.state, [[1, 2], [3]], mesh=mesh)
+    return {
+        "SGLD": sampled.draws.params["beta"],
+        "SGLD goes on": pe.sample(model, sampler, sampled.state, 5).draws.params["beta"],
+        "LiveInfluenceShift": live.state.theta["beta"],
+    }
+
+
+def everything(mesh) -> dict[str, list]:
+    """What every eraser, sampler and metric makes of the problem, over a mesh or none."""
+    import jax
+
+    import posterase as pe
+
+    model, draws = problem()
+    removal = model.removal(range(7))
+    made = {}
+    for name, eraser in erasers().items():
+        erased = eraser(0, model, draws, removal, mesh=mesh)
+        made[name] = erased.draws.params["beta"]
+        if erased.draws.log_weights is not None:
+            made[f"{name}, weights"] = erased.draws.log_weights
+    result = pe.erase(model, draws, range(7), mesh=mesh)
+    made["erase"] = result.draws.params["beta"]
+    made["kept rows"] = result.model.present
+    made |= sgld(mesh)
+    refits = [pe.Draws({"beta": draws.params["beta"] + 0.01 * i}) for i in (1, 2)]
+    found = pe.assess.assess(model, draws, result, refits, mesh=mesh)["metrics"].dataset
+    timeless = found.sel(metric=[name for name in found["metric"].values if "second" not in str(name)])
+    made["assess"] = [timeless["erased"].values, timeless["floor"].values]
+    with jax.enable_x64(True):  # NUTS doubles a rounding error with every step or two
+        wide, _ = problem()
+        initial = {"beta": np.zeros((3, 3))}
+        made["NUTS"] = pe.nuts(0, wide, initial, 20, warmup=20, mesh=mesh).draws.params["beta"]
+        made["Refit"] = pe.Refit(warmup=20)(0, wide, draws.thin(10), removal, mesh=mesh).draws.params["beta"]
+    return {name: np.asarray(values, float).tolist() for name, values in made.items()}
+
+
+def endless(mesh) -> None:
+    """Erase for ever, after saying that it has begun."""
+    import posterase as pe
+
+    model, draws = problem()
+    while True:
+        pe.Reweight()(0, model, draws, model.removal(range(7)), mesh=mesh)
+        print("begun", flush=True)
+
+
+def main(what: str, target: str, chains: str, rows: str) -> None:
+    import jax
+
+    import posterase as pe
+
+    pe.join()
+    mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
+    found = {"few": few, "some": some, "everything": everything, "endless": endless}[what](mesh)
+    if jax.process_index() == 0:
+        Path(target).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
