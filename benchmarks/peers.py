@@ -1,10 +1,11 @@
 """posterase against what else there is, on the same posteriors, in one run: errors and seconds.
 
 Target: three NUTS refits pooled. Every refit of a peer is a further one: its error is the floor, which no method can
-beat but by luck. Errors are root mean squares over parameters: of means in posterior standard deviations, with what
+beat but by luck; at the floor is what is no farther than the farthest of them, or than twice what chance explains of a
+refit. Errors are root mean squares over parameters: of means in posterior standard deviations, with what
 chance explains; of log standard deviations. "First" is the first call in this process, whatever it compiles. "Seconds"
-are of the second call, with another key, less what XLA compiled in it once more, which is "again": NumPyro compiles its
-loop for every run. Programs that an earlier process kept are not used. All have 4 chains of 1,000 draws
+are of later calls, with other keys, the median of three (of fewer, where they are long), less what XLA compiled in them
+once more, which is "again": NumPyro compiles its loop for every run. Programs that an earlier process kept are not used. All have 4 chains of 1,000 draws
 and their own default of warm-up steps: 1,000, nutpie 400. Before anything is timed, the log densities of the peers'
 models are shown to be ours up to a constant.
 
@@ -47,6 +48,8 @@ from posterase.numerics.weights import smooth
 WARMUP, DRAWS = 1000, 1000
 NUTPIE_WARMUP = 400
 REQUESTS = {breast_cancer: ("1 row", "57 rows of one class"), radon_hierarchy: ("a county",)}
+REPEATS, ENOUGH = 3, 4.0
+"""Later calls, and after how many seconds there are no more."""
 AGREED = 1e-6
 """How far log densities may be apart, in nats, after the constant is taken out."""
 ROOT = Path(__file__).parent.parent / "docs"
@@ -116,7 +119,7 @@ def compared(problem: Problem, peers: Peers, draws: pe.Draws, request: str, remo
         "importance weights by arviz-stats": ("reuse", arviz(problem, draws, removed, moved=False)),
         "moment matching by arviz-stats": ("reuse", arviz(problem, draws, removed, moved=True)),
         "Reweight (PSIS alone)": ("ours", rung(problem, draws, removed, pe.Reweight())),
-        "InfluenceShift": ("ours", rung(problem, draws, removed, pe.InfluenceShift())),
+        "InfluenceShift": ("ours", rung(problem, draws, removed, pe.InfluenceShift(samples=100))),
         "Transport": ("ours", rung(problem, draws, removed, pe.Transport())),
         "Rejuvenate": ("ours", rung(problem, draws, removed, pe.Rejuvenate())),
         "erase": ("ours", whole(problem, draws, removed)),
@@ -124,10 +127,14 @@ def compared(problem: Problem, peers: Peers, draws: pe.Draws, request: str, remo
     for name, (kind, method) in methods.items():
         started = time.perf_counter()
         method(10)
-        between = time.perf_counter()
-        with compiling() as again:
-            found, says = method(11)
-        seconds = time.perf_counter() - between - sum(again)
+        first = time.perf_counter() - started
+        seconds, compiled = [], []
+        while len(seconds) < REPEATS and sum(seconds) < ENOUGH:
+            between = time.perf_counter()
+            with compiling() as again:
+                found, says = method(11 + len(seconds))
+            seconds.append(time.perf_counter() - between - sum(again))
+            compiled.append(sum(again))
         errors = moment_errors(found, target)
         yield Row(
             problem.name,
@@ -138,9 +145,9 @@ def compared(problem: Problem, peers: Peers, draws: pe.Draws, request: str, remo
             errors.chance,
             errors.log_sd,
             two_sample(0, found, target).accuracy,
-            between - started,
-            seconds,
-            sum(again),
+            first,
+            float(np.median(seconds)),
+            float(np.median(compiled)),
             says,
         )
 
@@ -321,8 +328,8 @@ def whole(problem: Problem, draws: pe.Draws, removed: np.ndarray) -> Method:
 # --- what came out
 
 HEAD = (
-    "| posterior | removed | method | error of means (by chance) | of log sd | two-sample | seconds | again | first | says |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
+    "| posterior | removed | method | error of means (by chance) | of log sd | two-sample | seconds | again | first "
+    "| says |\n|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -335,7 +342,14 @@ def line(row: Row) -> str:
 def page(rows: list[Row], said: str) -> str:
     intro = f"# Against peers\n\nFrom `python -m benchmarks peers`: {machine()}.\n\n{__doc__}"
     figure = "![Seconds against error of means, one panel a request](../figures/peers.svg)"
-    return "\n".join([intro, said, "", figure, "", summary(rows), "", HEAD, *map(line, rows)]) + "\n"
+    parts = [intro, said, "", figure, "", summary(rows), "", BETTER, "", HEAD, *map(line, rows)]
+    return "\n".join(parts) + "\n"
+
+
+BETTER = """What peers do better: a refit needs no old draws, and no diagnostics that may refuse them; what it costs does
+not grow with what is removed. nutpie needs fewer warm-up steps, runs a chain a core, and compiles by Numba, sooner than
+XLA does. `loo` of arviz-stats needs stored log-likelihoods alone, as our `Reweight` does, and is as exact. What none of
+them does: choose between these by their diagnostics, and say how far to trust the draws that come out."""
 
 
 def summary(rows: list[Row]) -> str:
@@ -344,16 +358,21 @@ def summary(rows: list[Row]) -> str:
     for key in dict.fromkeys((row.posterior, row.request) for row in rows):
         here = [row for row in rows if (row.posterior, row.request) == key]
         refits = [row for row in here if row.kind == "refit"]
-        floor = max(row.mean_error for row in refits)
-        reached = [row for row in here if row.mean_error <= max(floor, 2 * row.chance)]
+        floor = max(max(row.mean_error, 2 * row.chance) for row in refits)
+        reached = [row for row in here if row.mean_error <= floor]
         missed = [row.method for row in here if row not in reached]
         order = ", ".join(f"{row.method} {row.seconds:.2g} s" for row in sorted(reached, key=lambda row: row.seconds))
         own = next(row for row in here if row.method == "erase")
         fastest = min(refits, key=lambda row: row.seconds)
         ratio = fastest.seconds / own.seconds
         beside = f"`erase` took {own.seconds:.2g} s, the fastest refit ({fastest.method}) {ratio:.2g} times that"
-        left = f" Farther than the refits and than twice what chance explains: {', '.join(missed)}." if missed else ""
-        lines.append(f"- {key[0]}, {key[1]}: at the floor, fastest first: {order}. {beside}.{left}")
+        left = f" Farther from the target: {', '.join(missed)}." if missed else ""
+        better = [
+            row for row in reached if row.kind != "ours" and min(row.seconds - own.seconds, row.first - own.first) < 0
+        ]
+        told = ", ".join(f"{row.method} ({row.seconds:.2g} s, first {row.first:.2g} s)" for row in better)
+        faster = f" Faster than `erase` (first {own.first:.2g} s), compiled or the first time: {told or 'none'}."
+        lines.append(f"- {key[0]}, {key[1]}: at the floor, fastest first: {order}. {beside}.{left}{faster}")
     return "\n".join(lines)
 
 
@@ -369,7 +388,7 @@ def plot(rows: list[Row], target: Path) -> None:
     colours = {"refit": "#0072b2", "reuse": "#d55e00", "ours": "#009e73"}
     for axis, key in zip(np.atleast_1d(axes), keys, strict=True):
         here = [row for row in rows if (row.posterior, row.request) == key]
-        floor = max(row.mean_error for row in here if row.kind == "refit")
+        floor = max(max(row.mean_error, 2 * row.chance) for row in here if row.kind == "refit")
         axis.axhspan(0, floor, color="#0072b2", alpha=0.08, lw=0)
         heights = _spread([row.mean_error for row in here], [row.seconds for row in here])
         for number, (row, height) in enumerate(zip(here, heights, strict=True), 1):
@@ -387,7 +406,7 @@ def plot(rows: list[Row], target: Path) -> None:
     handles = [plt.Line2D([], [], marker="o", ls="", color=colours[kind]) for kind in kinds]
     labels = [f"{number}  {name}" for number, name in enumerate(names, 1)]
     handles.append(plt.Rectangle((0, 0), 1, 1, color="#0072b2", alpha=0.08, lw=0))
-    labels.append("no farther than the refits")
+    labels.append("the floor: refits, and chance")
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(target, metadata={"Date": None})
     plt.close(figure)
