@@ -15,7 +15,7 @@ from posterase.files import written_whole
 
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
-    *("service", "stream", "rows", "removed", "parameters", "draws", "compilation", "peers"),
+    *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation", "peers"),
 ]
 SIZED = ("rows", "removed", "draws")
 """Those that take sizes: of rows, of removed rows, of draws and chains."""

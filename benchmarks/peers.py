@@ -2,12 +2,12 @@
 
 Target: three NUTS refits pooled. Every refit of a peer is a further one: its error is the floor, which no method can
 beat but by luck; at the floor is what is no farther than the farthest of them, or than twice what chance explains of a
-refit. Errors are root mean squares over parameters: of means in posterior standard deviations, with what
-chance explains; of log standard deviations. "First" is the first call in this process, whatever it compiles. "Seconds"
-are of later calls, with other keys, the median of three (of fewer, where they are long), less what XLA compiled in them
-once more, which is "again": NumPyro compiles its loop for every run. Programs that an earlier process kept are not used. All have 4 chains of 1,000 draws
-and their own default of warm-up steps: 1,000, nutpie 400. Before anything is timed, the log densities of the peers'
-models are shown to be ours up to a constant.
+refit. Errors are root mean squares over parameters: of means in posterior standard deviations, with what chance
+explains; of log standard deviations. "First" is the first call in this process, whatever it compiles. "Seconds" are of
+later calls, with other keys, the median of three (of fewer, where they are long), less what XLA compiled in them once
+more, which is "again": NumPyro compiles its loop for every run. Programs that an earlier process kept are not used. All
+have 4 chains of 1,000 draws and their own default of warm-up steps: 1,000, nutpie 400. Before anything is timed, the
+log densities of the peers' models are shown to be ours up to a constant.
 
 arviz-stats leaves out single observations for cross-validation. A request is handed to it as one observation, whose
 log-likelihood is the sum over the removed rows: `loo` then gives importance weights, `loo_moment_match` weights of
@@ -346,10 +346,10 @@ def page(rows: list[Row], said: str) -> str:
     return "\n".join(parts) + "\n"
 
 
-BETTER = """What peers do better: a refit needs no old draws, and no diagnostics that may refuse them; what it costs does
-not grow with what is removed. nutpie needs fewer warm-up steps, runs a chain a core, and compiles by Numba, sooner than
-XLA does. `loo` of arviz-stats needs stored log-likelihoods alone, as our `Reweight` does, and is as exact. What none of
-them does: choose between these by their diagnostics, and say how far to trust the draws that come out."""
+BETTER = """What peers do better: a refit needs no old draws, and no diagnostics that may refuse them; what it costs
+does not grow with what is removed. nutpie needs fewer warm-up steps, runs a chain a core, and compiles by Numba, sooner
+than XLA does. `loo` of arviz-stats needs stored log-likelihoods alone, as our `Reweight` does, and is as exact. What
+none of them does: choose between these by their diagnostics, and say how far to trust the draws that come out."""
 
 
 def summary(rows: list[Row]) -> str:

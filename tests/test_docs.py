@@ -107,7 +107,7 @@ def test_every_command_is_run_somewhere():
             words[1].startswith("--") or all(each.startswith("--") for each in name_of(words[1:])[1])
         )
         installs = command.startswith("pip install '.")
-        benchmark = re.fullmatch(r"(SECONDS=\d+ )?python -m benchmarks( \w+)?", command)
+        benchmark = re.fullmatch(r"(SECONDS=\d+ )?python -m benchmarks( \w+( --sizes( \d+)+)?)?", command)
         in_block = page in pages and command in "\n".join(blocks(page, "sh")).replace("\\\n", " ")
         known = command in ELSEWHERE or command in readme or mentioned or installs or benchmark or in_block
         assert known or command in IN_TEXT, (page, command)

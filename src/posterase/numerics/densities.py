@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr, JaxprEqn, Literal, jaxprs_in_params
+from jax.extend.core import Jaxpr, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
@@ -29,6 +29,9 @@ MOST_SIDE_BY_SIDE = 256
 loop holds large batches of small matrix factorisations (jax 0.10: 2,500 Cholesky factors of 11 × 11 in `Rejuvenate`,
 waiting for ever; 256 at a time never did)."""
 
+MARK = 7919
+"""A number of draws that no other axis is likely to have: a prime."""
+
 Density = LogDensity | RemovedLogLikelihood
 
 
@@ -43,40 +46,20 @@ def held(function: Callable[..., PyTree], at: PyTree, least: int, shared: tuple[
     """How many numbers the largest array has that one evaluation makes of a draw, and `least` at least.
 
     For `batch_size`, as this is what is held once for every draw of a batch. The data are not all: a gradient has as
-    many numbers as parameters, a layer of a network a row of data for every unit. Found by tracing `function(at,
-    *shared)`, which computes nothing.
+    many numbers as parameters, a layer of a network a row of data for every unit. Found by tracing `function(draw,
+    *shared)` over `MARK` draws, which computes nothing: what depends on the draw has a multiple of so many numbers.
     """
-    jaxpr = jax.make_jaxpr(lambda draw: function(draw, *shared))(at).jaxpr
-    return max(least, *_sizes(jaxpr, [True] * len(jaxpr.invars)))
+    draws = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((MARK, *leaf.shape), leaf.dtype), at)
+    jaxpr = jax.make_jaxpr(jax.vmap(lambda draw: function(draw, *shared)))(draws).jaxpr
+    return max([least, *(size // MARK for size in _sizes(jaxpr) if size % MARK == 0)])
 
 
-def _sizes(jaxpr: Jaxpr, of_draw: Sequence[bool]) -> Iterator[int]:
-    """Sizes of what depends on the draw; `of_draw` says which arguments do."""
-    known = {var for var, does in zip(jaxpr.invars, of_draw, strict=True) if does}
-    yield from (var.aval.size for var in known if hasattr(var.aval, "size"))
+def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
+    """How many numbers each array of a program has, those of its loops included."""
     for equation in jaxpr.eqns:
-        does = [not isinstance(var, Literal) and var in known for var in equation.invars]
-        if not any(does):
-            continue
-        known.update(equation.outvars)
         yield from (var.aval.size for var in equation.outvars if hasattr(var.aval, "size"))
         for inner in jaxprs_in_params(equation.params):
-            yield from _sizes(inner, _handed_on(equation, inner, does))
-
-
-def _handed_on(equation: JaxprEqn, inner: Jaxpr, does: list[bool]) -> list[bool]:
-    """Which arguments of an equation's inner program depend on the draw; what a loop carries does after one turn."""
-    params, n = equation.params, len(inner.invars)
-    if equation.primitive.name == "scan":
-        first = params["num_consts"]
-        return [each or first <= i < first + params["num_carry"] for i, each in enumerate(does)]
-    if equation.primitive.name == "while":
-        asks = params["cond_nconsts"]
-        fixed = does[:asks] if inner is params["cond_jaxpr"].jaxpr else does[asks : asks + params["body_nconsts"]]
-        return fixed + [True] * (n - len(fixed))
-    if equation.primitive.name == "cond":
-        return does[1:]
-    return does if len(does) == n else [True] * n
+            yield from _sizes(inner)
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
@@ -195,7 +178,7 @@ def expectation(
     elements: int,
     shared: tuple[PyTree, ...] = (),
 ) -> Array:
-    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements`: how many numbers of data one evaluation of f holds."""
+    """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements`: how many numbers of data one evaluation holds."""
     n, parts = len(thetas), devices.shards(devices.CHAINS)
     size = batch_size(held(function, thetas[0], elements, shared), -(-n // parts))
     index = jnp.arange(-(-n // (size * parts)) * size * parts)
