@@ -58,7 +58,7 @@ docs: install
 
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
-		--all-extras --group build --group test --group lint --group docs --output-file requirements.lock
+		--all-extras --group build --group test --group lint --group docs --group bench --output-file requirements.lock
 
 clean:
 	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -15,7 +15,7 @@ from posterase.files import written_whole
 
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
-    *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation"),
+    *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation", "peers"),
     "parameters_profile",
 ]
 SIZED = ("rows", "removed", "parameters", "draws")

@@ -3,7 +3,8 @@
 A logistic regression with 500 rows and 10 parameters, 4 chains of 500 draws, 20 rows removed. Each line is the first
 call of one process: from the call to the last array, imports apart. "Without" compiles everything
 (`POSTERASE_COMPILATION_CACHE=off`), "filling" compiles and keeps, "with" finds all of it. The three run in turn, in
-processes of their own, and the draws must agree to the bit. `posterase demo` is timed as a whole process, imports,
+processes of their own; of three such rounds the least seconds count, since a busy machine slows single runs. The draws
+must agree to the bit. `posterase demo` is timed as a whole process, imports,
 figure and all. `REPEATS=1 python -m benchmarks compilation` is a look.
 """
 
@@ -116,7 +117,7 @@ def _without_times(value: Any) -> Any:
 
 
 def measured(call: str) -> dict[str, dict[str, Any]]:
-    """Medians over repeats, each in an empty folder."""
+    """The run with the least seconds, of repeats that each begin with an empty folder."""
     runs: dict[str, list[dict[str, Any]]] = {"without": [], "filling": [], "with": []}
     for _ in range(REPEATS):
         with tempfile.TemporaryDirectory() as folder:
@@ -125,11 +126,7 @@ def measured(call: str) -> dict[str, dict[str, Any]]:
             if call != "posterase demo":
                 assert runs["with"][-1]["kept"] == 0, f"{call}: the second process compiled something"
     assert len({run["draws"] for each in runs.values() for run in each}) == 1, f"{call}: the draws differ"
-    return {name: {key: _middle([run[key] for run in each]) for key in each[0]} for name, each in runs.items()}
-
-
-def _middle(values: list[Any]) -> Any:
-    return values[0] if isinstance(values[0], (str, int)) else float(np.median(values))
+    return {name: min(each, key=lambda run: run["first"]) for name, each in runs.items()}
 
 
 def line(call: str, found: dict[str, dict[str, Any]]) -> str:

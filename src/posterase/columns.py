@@ -14,6 +14,10 @@ LEAST_SHARE, TIMES_CHANCE = 0.5, 3.0
 """The share of equal entries that makes a column a lagged other one, and how far above chance it must be."""
 
 
+AT_ONCE = 2**20
+"""About how many rows are compared at once."""
+
+
 def looks_standardised(table: RowTable) -> str:
     """Which columns have mean 0 and standard deviation 1, or mean 0 alone: computed from all rows, it seems."""
     found = []
@@ -41,13 +45,14 @@ def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
         start = place.start + begin
         numeric = {name: values for name, values in block.columns.items() if values.dtype.kind in "fiu"}
         later = _later(inside, block.size)
+        groups = _together(later)
         for now in _observed(block):
             if now not in numeric:
                 continue
             needed: float | None = None
             for before, held in numeric.items():
                 # Whole columns are looked at only where some kept row does hold a removed one's value.
-                if before == now or not any(_holds(numeric[now], held, rows, lag).size for lag, rows in later.items()):
+                if before == now or not any(_equal(numeric[now], held, *group) for group in groups):
                     continue
                 needed = _telling(_numbers(numeric[now])) if needed is None else needed
                 lag = _lag(_numbers(numeric[now]), _numbers(held), needed)
@@ -66,6 +71,28 @@ def _later(inside: Int[np.ndarray, " removed"], size: int) -> dict[int, Int[np.n
     removed = np.zeros(size + FARTHEST_LAG, bool)
     removed[inside] = removed[size:] = True
     return {lag: inside[~removed[inside + lag]] for lag in range(1, FARTHEST_LAG + 1)}
+
+
+def _together(later: dict[int, Int[np.ndarray, " _"]]) -> list[tuple[Int[np.ndarray, " _"], Int[np.ndarray, " _"]]]:
+    """These rows, and those so many rows later, in few arrays: there are many pairs of columns to compare at them."""
+    groups = []
+    ends = np.cumsum([len(rows) for rows in later.values()]) // AT_ONCE
+    for end in np.unique(ends):
+        among = [lag for lag, own in zip(later, ends, strict=True) if own == end]
+        groups.append(
+            (np.concatenate([later[lag] for lag in among]), np.concatenate([later[lag] + lag for lag in among]))
+        )
+    return groups
+
+
+def _equal(
+    values: Shaped[np.ndarray, " rows"],
+    held: Shaped[np.ndarray, " rows"],
+    rows: Int[np.ndarray, " some"],
+    places: Int[np.ndarray, " some"],
+) -> bool:
+    """Whether a value of these rows is held at the place that belongs to it."""
+    return bool((_numbers(held[places]) == _numbers(values[rows])).any())
 
 
 def _holds(
