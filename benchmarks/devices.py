@@ -2,8 +2,8 @@
 
 A device is one thread of a CPU here (`--xla_force_host_platform_device_count`, with XLA's own threads switched off), so
 that as many devices as there are cores are that much more of a machine; those beyond it only share them. Every figure
-is of a process of its own (or of two), the second run, all compiled; what takes minutes is given up. Efficiency is the seconds of one device over those
-of n, divided by n, or by the cores where these are fewer.
+is of a process of its own (or of two), the second run, all compiled; what takes minutes is given up. Efficiency is the
+seconds of one device over those of n, divided by n, or by the cores where these are fewer.
 
 What does not get faster with devices is what runs on the host (smoothing weights, fitting maps, effective draws), what
 every device does for itself, and what they wait for each other for: of T(n) = a + b/n the share a/(a + b), fitted to
