@@ -15,10 +15,11 @@ from posterase.files import written_whole
 
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
-    *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation", "peers"),
+    *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation"),
+    *("parameters_profile", "peers"),
 ]
-SIZED = ("rows", "removed", "draws")
-"""Those that take sizes: of rows, of removed rows, of draws and chains."""
+SIZED = ("rows", "removed", "parameters", "draws")
+"""Those that take sizes: of rows, of removed rows, of parameters, of draws and chains."""
 
 
 def main(names: list[str], target: Path | None, sizes: Sequence[int] = ()) -> None:

@@ -2,7 +2,7 @@
 
 A device is one thread of a CPU here (`--xla_force_host_platform_device_count`, with XLA's own threads switched off), so
 that as many devices as there are cores are that much more of a machine; those beyond it only share them. Every figure
-is of a process of its own (or of two), the second run, all compiled. Efficiency is the seconds of one device over those
+is of a process of its own (or of two), the second run, all compiled; what takes minutes is given up. Efficiency is the seconds of one device over those
 of n, divided by n, or by the cores where these are fewer.
 
 What does not get faster with devices is what runs on the host (smoothing weights, fitting maps, effective draws), what
@@ -28,9 +28,11 @@ from posterase.devices import COORDINATOR, PROCESS, PROCESSES
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
-ROWS, PARAMETERS, DRAWS, CHAINS, REMOVED, STEPS = 200_000, 20, 1000, 64, 100, 20
+ROWS, PARAMETERS, DRAWS, CHAINS, REMOVED, STEPS = 200_000, 20, 1000, 64, 100, 400
 COUNTS = (1, 2, 4, 8)
 REPEATS = 3
+PATIENCE = 200.0
+"""Seconds after which a mesh is given up, and has no figures."""
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
 ONE_THREAD = "--xla_cpu_multi_thread_eigen=false"
 
@@ -93,7 +95,12 @@ def started(chains: int, rows: int, processes: int) -> Point:
         )
         for i in range(processes)
     ]
-    said = [process.communicate()[0] for process in running]
+    try:
+        said = [process.communicate(timeout=PATIENCE)[0] for process in running]
+    except subprocess.TimeoutExpired:
+        for process in running:
+            process.kill()
+        return Point(chains, rows, processes, float("nan"), float("nan"))
     if any(process.returncode for process in running):
         raise RuntimeError(f"{chains} × {rows} on {processes} process(es) failed: see above.")
     return Point(chains, rows, processes, *json.loads(said[0].splitlines()[-1]))
@@ -166,6 +173,9 @@ def write(points: list[Point]) -> None:
         for what in ("transport", "sgld"):
             alone, seconds = getattr(one, what), getattr(point, what)
             share = f"{efficiency(alone, seconds, point.devices):.0%}"
+            if not np.isfinite(seconds):
+                cells += ["given up", "", ""]
+                continue
             cells += [f"{seconds:.3g}", f"{alone / seconds:.2f}", share if point.devices <= cores() else f"({share})"]
         lines.append(f"| {' | '.join(cells)} |")
     lines.append("\nIn brackets: more devices than cores.")

@@ -1,9 +1,10 @@
 """Memory grows as the parameters do, not as their square; and what preconditioning saves conjugate gradients.
 
 One hidden layer, whose width makes 10 to 1,000,000 parameters (`benchmarks/wide.py` has the network, and how its
-posterior is drawn from), 64 rows of which 4 are removed, 32 draws; gradients and curvatures over 4 of them. From 10,000
-parameters on every figure is taken in a process of its own: the input first, then a run that compiles, then the one that
-counts. Memory is the peak of that run above what was held before it: the process's own on a CPU, the device's on a GPU.
+posterior is drawn from), 64 rows of which 4 are removed, 32 draws; gradients and curvatures over 4 of them. From
+10,000 parameters on every figure is taken in a process of its own: the input first, then a run that compiles, then the
+one that counts. Memory is the peak of that run above what was held before it: the process's own on a CPU, the device's
+on a GPU. Seconds are of that one run, whatever else the machine did, and tell orders of magnitude only.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from benchmarks.memory import status
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 
-SIZES = [int(size) for size in os.environ.get("SIZES", "10,100,1000,10000,100000,1000000").split(",")]
+SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000)
+"""9 W + 1 each, for a width W."""
 DRAWS, SAMPLES, DENSE_UP_TO, APART_FROM = 32, 4, 2000, 10_000
 ERASERS: dict[str, pe.Eraser] = {
     "Reweight": pe.Reweight(),
@@ -111,8 +113,8 @@ def tables(found: dict[int, dict[str, Any]]) -> Iterator[str]:
         for name in ERASERS:
             one = all_of[name]
             each = per_number(size, one["megabytes"])
-            memory = f"{one['megabytes']:.3g} | {each:.0f}" if size >= APART_FROM else "|"
-            cells.append(f"{one['seconds']:.2g} | {memory}")
+            memory = f"{one['megabytes']:,.0f} | {each:.0f}" if size >= APART_FROM else "|"
+            cells.append(f"{one['seconds']:{'.2g' if one['seconds'] < 10 else '.0f'}} | {memory}")
         yield f"| {size:,} | " + " | ".join(cells) + " |"
     yield (
         f"\nB: bytes for each number of the draws, which have 4 themselves; below {APART_FROM:,} parameters the "
@@ -172,11 +174,11 @@ def draw(found: dict[int, dict[str, Any]], target: Path) -> None:
     figure.savefig(target)
 
 
-def run() -> Iterator[str]:
+def run(sizes: Sequence[int] = ()) -> Iterator[str]:
     platform = jax.default_backend()
     stem = "parameters" if platform == "cpu" else f"parameters-{platform}"
     found: dict[int, dict[str, Any]] = {}
-    for size in SIZES:
+    for size in sizes or SIZES:
         if size < APART_FROM:
             found[size] = apart(f"everything({size})")
         else:
@@ -185,8 +187,12 @@ def run() -> Iterator[str]:
             f"{name} {found[size][name]['seconds']:.2g} s, {found[size][name]['megabytes']:.0f} MB" for name in ERASERS
         )
     checked(found)
+    yield from write(found, stem)
+
+
+def write(found: dict[int, dict[str, Any]], stem: str) -> list[str]:
+    """The page, its figure and its numbers; the lines of the page's tables."""
     lines = list(tables(found))
-    yield from lines
     draw(found, DOCS / "figures" / f"{stem}.svg")
     text = (
         f"# Parameters\n\nFrom `python -m benchmarks parameters`: {machine()}.\n\n{__doc__}\n"
@@ -196,3 +202,4 @@ def run() -> Iterator[str]:
         beside.write_text(text + "\n".join(lines) + "\n")
     with written_whole(DOCS / "results" / f"{stem}.json") as beside:
         beside.write_text(json.dumps({"machine": machine(), "sizes": found}, indent=1) + "\n")
+    return lines

@@ -48,7 +48,7 @@ class Wide(NamedTuple):
 
 def width_of(parameters: int) -> int:
     width, left = divmod(parameters - 1, INPUTS + 2)
-    assert left == 0 and width > 0, f"{parameters} is not 1 more than a multiple of {INPUTS + 2}"
+    assert (left, width > 0) == (0, True), f"{parameters} is not 1 more than a multiple of {INPUTS + 2}"
     return width
 
 
@@ -58,7 +58,8 @@ def output(p: Params, x: Float[Array, "rows inputs"]) -> Float[Array, " rows"]:
 
 def make_model(start: Params, scales: Params, x: Float[np.ndarray, "n inputs"], y: Float[np.ndarray, " n"]) -> pe.Model:
     def log_prior(p: Params) -> Float[Array, ""]:
-        return -0.5 * sum(jnp.sum(((p[name] - start[name]) / scales[name]) ** 2) for name in start)
+        squares = [jnp.sum(((p[name] - start[name]) / scales[name]) ** 2) for name in start]
+        return -0.5 * jnp.sum(jnp.stack(squares))
 
     def log_likelihood(p: Params, data: Params) -> Float[Array, " rows"]:
         return -0.5 * ((data["y"] - output(p, data["x"])) / NOISE) ** 2
@@ -128,16 +129,16 @@ def programs(problem: Wide, samples: int) -> dict[str, int]:
     solver = numbers_as_arrays(pe.CG())
     thetas, like = unconstrained(model, draws)
     sample = jnp.asarray(thetas[:samples], jnp.float32)
-    lowered = {
-        "InfluenceShift": _shift.lower(solver, kept, removed, flat, draws.weights.ravel(), picked, 1),
-        "Transport": _low_rank.lower(kept, removed, sample, jnp.ones(sample.shape[1]), RANK, like),
+    found = {
+        "InfluenceShift": temporary(_shift, solver, kept, removed, flat, draws.weights.ravel(), picked, 1),
+        "Transport": temporary(_low_rank, kept, removed, sample, jnp.ones(sample.shape[1]), RANK, like),
     }
     with jax.enable_x64(True):
-        lowered["Reweight"] = _evaluate.lower(removed, flat, True)
-        lowered["weights"] = _evaluate_at.lower(kept, jnp.asarray(thetas), like, True)
-    return {name: temporary(one.compile()) for name, one in lowered.items()}
+        found["Reweight"] = temporary(_evaluate, removed, flat, True)
+        found["weights"] = temporary(_evaluate_at, kept, jnp.asarray(thetas), like, True)
+    return found
 
 
-def temporary(compiled: Any) -> int:
+def temporary(jitted: Any, *args: Any) -> int:
     """Bytes that a compiled program sets aside beside its arguments and results."""
-    return int(compiled.compiled.memory_analysis().temp_size_in_bytes)
+    return int(jitted.lower(*args).compile().compiled.memory_analysis().temp_size_in_bytes)

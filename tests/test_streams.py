@@ -11,6 +11,7 @@ import sys
 import threading
 from pathlib import Path
 
+import equinox as eqx
 import h5py
 import jax
 import jax.numpy as jnp
@@ -27,12 +28,14 @@ from posterase.errors import (
     InvalidOptionError,
     NonFiniteDataError,
     RowsAlreadyRemovedError,
+    RowsError,
     StreamError,
     UnsupportedModelError,
 )
 from posterase.interfaces.erasures import data_digest
 from posterase.model import LogDensity
 from posterase.numerics.densities import evaluate
+from posterase.rows import table_of
 from posterase.sampling.resume import digest
 
 ROOT = Path(__file__).parent.parent
@@ -112,15 +115,25 @@ def of_h5py(folder):
 KINDS = {"npy": of_npy, "memmap": of_memmap, "zarr": of_zarr, "parquet": of_parquet, "h5py": of_h5py}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_densities_gradients_and_curvatures_are_those_of_rows_in_memory(kind, tmp_path):
-    data = KINDS[kind](tmp_path)
+def test_densities_gradients_and_curvatures_are_those_of_rows_in_memory(tmp_path):
+    data = of_npy(tmp_path)
     params = {"w": jnp.array([0.2, -0.4])}
     for streamed, memory in zip(pe.split(model_of(data), removal(data)), pe.split(in_memory(), removal()), strict=True):
         for of in (lambda f: f, jax.grad, jax.hessian):
-            found, wanted = (jax.tree.leaves(of(each)(params)) for each in (streamed, memory))
+            found, wanted = (jax.tree.leaves(jax.jit(lambda p: of(f)(p))(params)) for f in (streamed, memory))  # noqa: B023
             np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
     assert data.n_blocks == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kept_density_is_the_same_from_every_kind_of_file(kind, tmp_path):
+    data = KINDS[kind](tmp_path)
+    params = {"w": jnp.array([0.2, -0.4])}
+    found, wanted = (
+        eqx.filter_jit(model.without(model.removal(REMOVED)).log_joint)(params)
+        for model in (model_of(data), in_memory())
+    )
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(data.shapes(1))} == {"float32", "int32"}
 
 
@@ -144,7 +157,7 @@ def test_rows_are_the_same_from_every_kind_of_file(kind, tmp_path):
 def test_64_bit_numbers_stay_64_bit_where_jax_has_them(tmp_path):
     with jax.enable_x64(True):
         data = of_npy(tmp_path)
-        value = jax.jit(model_of(data).log_joint)({"w": jnp.array([0.2, -0.4])})
+        value = eqx.filter_jit(model_of(data).log_joint)({"w": jnp.array([0.2, -0.4])})
         wanted = in_memory().log_joint({"w": jnp.array([0.2, -0.4])})
     assert data.shapes(1)["x"].dtype == np.float64
     assert abs(float(value - wanted)) < 1e-12
@@ -164,16 +177,17 @@ def test_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path):
     "eraser", [pe.Rejuvenate(), pe.Refit(warmup=50), pe.InfluenceShift()], ids=lambda each: type(each).__name__
 )
 def test_slower_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path):
-    """To 1e-3 where accepted proposals hang on the last bit of a density, which sums in other blocks round apart."""
-    draws, data = make_draws(400), of_npy(tmp_path)
+    """All rows in one block, as they are in memory: a chain goes elsewhere where a sum is rounded in another order."""
+    draws, data = make_draws(400), pe.stream(mapped(tmp_path))
+    assert data.n_blocks == 1
     streamed = eraser(3, model_of(data), draws, removal(data)).draws
     memory = eraser(3, in_memory(), draws, removal()).draws
-    np.testing.assert_allclose(streamed.params["w"], memory.params["w"], atol=1e-3)
+    np.testing.assert_allclose(streamed.params["w"], memory.params["w"], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
 def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
-    draws, data = make_draws(400), of_npy(tmp_path)
+    draws, data = make_draws(1000), of_npy(tmp_path)
     results = [pe.erase(model, draws, REMOVED, key=1) for model in (model_of(data), in_memory())]
     assert [rung.name for rung in results[0].rungs] == [rung.name for rung in results[1].rungs]
     np.testing.assert_allclose(results[0].draws.log_weights, results[1].draws.log_weights, atol=1e-5)
@@ -242,13 +256,17 @@ def test_removed_rows_do_not_reach_the_likelihood(tmp_path):
 
 
 def test_conditions_are_looked_for_block_by_block(tmp_path):
-    columns, draws = make_columns(), make_draws(200)
-    data = of_npy(tmp_path)
-    result = pe.erase(model_of(data), draws, "age > 70 and y == 1", key=0)
+    columns, model = make_columns(), model_of(of_npy(tmp_path))
     wanted = np.flatnonzero((columns["age"] > 70) & (columns["y"] == 1))
-    np.testing.assert_array_equal(np.setdiff1d(np.arange(ROWS), result.model.row_ids), wanted)
-    later = result.erase({"age": [int(columns["age"][1]), int(columns["age"][wanted[0]])]})
-    assert later.n_removed == np.isin(np.delete(columns["age"], wanted), columns["age"][[1, wanted[0]]]).sum()
+    np.testing.assert_array_equal(table_of(model.data, ROWS).select("age > 70 and y == 1"), wanted)
+    kept = model.without(model.removal(wanted[:2]))
+    ages = columns["age"][[1, wanted[0]]].tolist()
+    found = table_of(kept.data, ROWS).select({"age": ages})
+    np.testing.assert_array_equal(found, np.setdiff1d(np.flatnonzero(np.isin(columns["age"], ages)), wanted[:2]))
+    mask = np.arange(ROWS) == 5
+    np.testing.assert_array_equal(table_of(kept.data, ROWS).select(mask), mask)
+    with pytest.raises(RowsError, match="'weight', which the rows do not have"):
+        table_of(kept.data, ROWS).select("weight > 3")
 
 
 def test_a_kept_row_that_holds_a_removed_value_is_refused(tmp_path):
@@ -346,10 +364,13 @@ def test_zarr_and_parquet_files_that_are_gone_are_an_error(tmp_path):
 
 
 def test_a_broken_chunk_is_an_error_that_names_rows_and_array(tmp_path):
-    model = model_of(of_zarr(tmp_path))
+    data = of_zarr(tmp_path)
     chunk = tmp_path / "rows.zarr" / "x" / "c" / "5"
     chunk.write_bytes(chunk.read_bytes()[:7])
     with pytest.raises(StreamError, match=r"rows 40 to 59 of data\['x'\] cannot be read"):
+        list(data.blocks())
+    model = model_of(data)
+    with pytest.raises(StreamError, match=r"rows of data\['x'\] cannot be read"):
         model.check_additivity(make_draws(), model.removal([3]), samples=1)
 
 
@@ -474,6 +495,7 @@ def test_transport_holds_fewer_than_ten_blocks_of_thirty(tmp_path):
 # --- the docs
 
 
+@pytest.mark.slow
 def test_the_example_of_the_docs_runs(tmp_path):
     page = (ROOT / "docs/large-data.md").read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))

@@ -102,9 +102,10 @@ def over(mesh: Mesh | None) -> Iterator[None]:
         raise
 
 
-def is_set() -> bool:
-    """Whether a mesh is set."""
-    return not jax.sharding.get_abstract_mesh().empty
+def count() -> int:
+    """How many devices the mesh that is set has; 1 where none is."""
+    ambient = jax.sharding.get_abstract_mesh()
+    return 1 if ambient.empty else ambient.size
 
 
 def shards(axis: str) -> int:
@@ -195,6 +196,18 @@ def _cut(function: Callable[..., T], whole: PyTree, shared: Shared, out: Partiti
     )(whole, arrays)
 
 
+def after(tree: T, *done: Array) -> T:
+    """The same numbers, not to be had before those that are `done`.
+
+    Devices that talk to each other must do so in one order. On CPUs jax runs loops of one program that do not depend on
+    each other side by side, in any order, and two processes may then answer each other's other question.
+    """
+    if count() == 1:
+        return tree
+    nothing = sum((jnp.nan_to_num(jnp.sum(each) * 0) for each in done), start=jnp.zeros(()))
+    return jax.tree.map(lambda leaf: leaf + nothing.astype(leaf.dtype), tree)
+
+
 def everywhere(array: Array) -> Array:
     """An array with all its values on every device."""
     return jax.lax.with_sharding_constraint(array, PartitionSpec())
@@ -222,7 +235,8 @@ def place_rows(rows: Shaped[Array, "rows ..."], parts: int) -> Shaped[Array, "fi
 
     A process reads only the rows of its own devices.
     """
-    sharding = NamedSharding(jax.sharding.get_mesh(), PartitionSpec(ROWS))
+    mesh = jax.sharding.get_mesh()
+    sharding = NamedSharding(mesh, PartitionSpec(*(name for name in mesh.axis_names if name == ROWS)))
     n = rows.shape[0]
     if n % parts == 0 and rows.sharding.is_equivalent_to(sharding, rows.ndim):
         return rows

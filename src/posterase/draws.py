@@ -153,7 +153,7 @@ class Draws(eqx.Module):
         return whole.reshape(-1, whole.shape[-1])
 
     def column_blocks(self, most: int) -> Iterator[Float[np.ndarray, "n some"]]:
-        """The same, at most so many columns at a time: one more copy of all draws is a lot where they are a network's."""
+        """The same, at most so many columns at a time: a network's draws are too many to copy all at once."""
         n = self.n_chains * self.n_draws
         leaves = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(self.params)]
         ends = np.cumsum([0, *(leaf.shape[1] for leaf in leaves)])

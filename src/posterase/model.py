@@ -188,7 +188,7 @@ class AbstractModel(eqx.Module):
         return known
 
     def spread(self: M) -> M:
-        """The model with its rows on the devices of the mesh that is set, some on each; others are as they are.
+        """The model with its rows on the devices of the mesh that is set, some on each or all on all of them.
 
         Rows keep their ids: what is filled in to cut them evenly comes last, and is absent.
         """
@@ -335,14 +335,14 @@ class Model(AbstractModel):
         return jax.lax.map(of, padded).ravel()[:n]
 
     def spread(self: M) -> M:
-        if isinstance(self.data, Stream) and devices.is_set():
+        if isinstance(self.data, Stream) and devices.count() > 1:
             raise MeshError(
                 "a stream's rows are read by one process, for one device.",
                 "leave out mesh; or hold the rows in memory, some on each device: pe.Model(…, data) without pe.stream.",
             )
-        parts = devices.shards(devices.ROWS)
-        if parts == 1:
+        if devices.count() == 1:
             return self
+        parts = devices.shards(devices.ROWS)
         data = jax.tree.map(lambda leaf: devices.place_rows(leaf, parts), self.data)
         return with_rows(self, data, jnp.pad(self.present, (0, -len(self.present) % parts)))
 

@@ -184,7 +184,7 @@ class Source:
 
 
 def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array whose memory is the system's again when it is done with; malloc keeps several that threads have freed."""
+    """An array whose memory is the system's again when it is done with: malloc keeps what threads have freed."""
     size = int(np.prod(shape, dtype=int)) * np.dtype(dtype).itemsize
     return np.ndarray(shape, dtype, mmap.mmap(-1, max(1, size)))
 

@@ -272,7 +272,7 @@ class StanModel(AbstractModel):
         return self.host.dimension  # data are on the host, once for all draws
 
     def spread(self) -> StanModel:
-        if devices.is_set():
+        if devices.count() > 1:
             raise MeshError(
                 "Stan's programs run on this process's CPU, not on jax's devices.", "leave out mesh: it brings nothing."
             )

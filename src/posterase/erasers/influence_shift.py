@@ -29,6 +29,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support
@@ -75,12 +76,13 @@ class InfluenceShiftDiagnostics:
     @property
     def _solver_work(self) -> str:
         """How many steps the solver took, where it takes steps."""
-        products, iterations = int(self.solved.steps), int(self.solved.iterations)
+        products, iterations = (int(np.asarray(each)) for each in (self.solved.steps, self.solved.iterations))
         return f" after {iterations} iterations, {products} products" if iterations else ""
 
     def __str__(self) -> str:
         text = (
-            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}{self._solver_work}; "
+            f"shift {self.shift_in_sd:.3g} posterior sd, solver residual {self.relative_residual:.1e}"
+            f"{self._solver_work}; "
             f"not mended: about {self.covariance_gap:.2g} nats in the covariance"
         )
         if self.weights is not None:
@@ -229,18 +231,18 @@ def _shift(
 
     sample, share = thetas[picked], weights[picked] / weights[picked].sum()
     push = mean_gradient(removed, sample, share, like)
-    solved = solver(Curvature(curved, sample, share, like), push, scales)
+    solved = solver(Curvature(curved, devices.after(sample, push), share, like), push, scales)
     value = solved.value
     if steps > 1:
         # E∇full is zero over the posterior; what it is over these draws is no reason to move.
-        drift = push + mean_gradient(curved, sample, share, like)
+        drift = push + mean_gradient(curved, devices.after(sample, value), share, like)
         for _ in range(steps - 1):
-            left = drift - mean_gradient(curved, sample - value, share, like)
-            solved = solver(Curvature(curved, sample - value, share, like), left, scales)
+            left = drift - mean_gradient(curved, devices.after(sample - value, drift), share, like)
+            solved = solver(Curvature(curved, devices.after(sample - value, left), share, like), left, scales)
             value = value + solved.value
 
     unravel = ravel_pytree(like)[1]
-    slopes = jax.vmap(lambda theta: gradient(curved, theta, like))(sample[:2])
+    slopes = jax.vmap(lambda theta: gradient(curved, theta, like))(devices.after(sample[:2], value))
     whole = jnp.linalg.norm(scales * push)
     left_out = jax.tree.map(
         lambda leaf: jnp.linalg.norm(leaf) / jnp.where(whole > 0, whole, 1), unravel(scales * solved.residual)

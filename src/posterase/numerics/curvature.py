@@ -31,7 +31,7 @@ COMBINED_UP_TO = 100
 """Up to so many parameters combinations of them are looked at, at as many draws more, where there are so many."""
 
 ALL_UP_TO, OF_EACH = 2000, 16
-"""Up to so many parameters every one is looked at far out; past it, so many numbers of each parameter, evenly spread."""
+"""Up to so many numbers all are looked at far out; past it, so many of each parameter, evenly spread."""
 
 POINTS = 2**24
 """About how many numbers of points, far out, are in memory at once."""

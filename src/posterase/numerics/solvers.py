@@ -16,13 +16,13 @@ The curvatures that v excites, and their shares of it, are read off a few Lanczo
 **Preconditioners.** CG needs about √κ · ½ log(2/rtol) steps, κ the ratio of the largest to the smallest curvature, and
 one step more for every curvature that stands out. So H is solved in units of the parameters' scales, where a posterior
 that has no correlations is the identity (`Diagonal`), and with its largest curvatures there made equal (`Nystrom`;
-Frangella, Tropp, Udell 2023, Randomized Nyström preconditioning, SIAM Journal on Matrix Analysis 44). With S the scales,
-A = SHS, and Ω of r random orthonormal columns,
+Frangella, Tropp, Udell 2023, Randomized Nyström preconditioning, SIAM Journal on Matrix Analysis 44). With S the
+scales, A = SHS, and Ω of r random orthonormal columns,
 
     A ≈ AΩ (ΩᵀAΩ)⁻¹ ΩᵀA = U Λ Uᵀ        (r products),        M⁻¹ = I + U (λᵣ Λ⁻¹ − I) Uᵀ
 
-the curvatures along U, λ₁ … λᵣ in Λ, become λᵣ, and κ becomes about λᵣ over the smallest. Theirs is a system A + μI with
-μ known; here H has its prior in it, and μ is 0.
+the curvatures along U, λ₁ … λᵣ in Λ, become λᵣ, and κ becomes about λᵣ over the smallest. Theirs is a system A + μI
+with μ known; here H has its prior in it, and μ is 0.
 """
 
 from __future__ import annotations
@@ -318,7 +318,7 @@ def lanczos(
 
 
 def nystrom(mv: Product, size: int, rank: int, dtype: Any) -> tuple[Float[Array, " rank"], Float[Array, "d rank"]]:
-    """About the largest eigenvalues of a positive definite A, largest first, and their vectors, from `rank` products."""
+    """About the largest eigenvalues of a positive definite A, in falling order, and their vectors: `rank` products."""
     test = jnp.linalg.qr(jax.random.normal(jax.random.key(0), (size, rank), dtype))[0]
     images = jax.lax.map(mv, test.T).T
     rounding = jnp.finfo(dtype).eps * jnp.linalg.norm(images)

@@ -328,7 +328,7 @@ def _look(
 ) -> _Look:
     full, removed = LogDensity(model), RemovedLogLikelihood(model, removal)
 
-    def slopes(density: LogDensity | RemovedLogLikelihood) -> Float[Array, "2 m d"]:
+    def slopes(density: LogDensity | RemovedLogLikelihood, samples: Float[Array, "2 m d"]) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
 
         def at(theta: Array, density: LogDensity | RemovedLogLikelihood, like: PyTree) -> Float[Array, " d"]:
@@ -336,9 +336,11 @@ def _look(
 
         return jax.lax.map(lambda half: devices.map_draws(at, half, size, (density, like)), samples)
 
-    return _Look(
-        _curvatures(full, points, like), _curvatures(removed, points, like), slopes(full), slopes(removed).mean(axis=1)
-    )
+    of_full = _curvatures(full, points, like)
+    of_removed = _curvatures(removed, devices.after(points, of_full), like)
+    at_full = slopes(full, devices.after(samples, of_removed))
+    push = slopes(removed, devices.after(samples, at_full)).mean(axis=1)
+    return _Look(of_full, of_removed, at_full, push)
 
 
 @eqx.filter_jit
@@ -417,8 +419,8 @@ def _low_rank(
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
     share = jnp.full(len(sample), 1 / len(sample), sample.dtype)
     push = mean_gradient(removed, sample, share, like)
-    solved = CG(rtol=1e-3)(Curvature(kept, sample, share, like), push, scales)
-    lost = Curvature(removed, sample, share, like)
+    solved = CG(rtol=1e-3)(Curvature(kept, devices.after(sample, push), share, like), push, scales)
+    lost = Curvature(removed, devices.after(sample, solved.value), share, like)
     directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)
 
     def products(basis: Float[Array, "d r"]) -> Float[Array, "d r"]:
