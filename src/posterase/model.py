@@ -401,8 +401,8 @@ class Model(AbstractModel):
         parts = devices.shards(devices.ROWS)
         if parts == 1 or counted.shape[0] % parts:
             return self._sum_blocks(params, data, counted)
-        cut = devices.cut_rows((data, counted), parts)
-        return jax.vmap(lambda part: self._sum_blocks(params, *part))(cut).sum()
+        rows = devices.cut_rows((data, counted), parts)
+        return jax.vmap(lambda part, own: self._sum_blocks(own, *part))(rows, devices.for_each(params, parts)).sum()
 
     def _sum_blocks(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
         """The same in blocks; the last block reaches back over rows already summed."""
