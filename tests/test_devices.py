@@ -67,11 +67,17 @@ def test_8_devices_make_the_draws_of_one(tmp_path):
     same(made("some", tmp_path, 2, 4), expected, exact={"Reweight"})
 
 
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """What one device makes."""
+    return made("everything", tmp_path_factory.mktemp("one"), 1, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("chains", "rows"), [(8, 1), (1, 8), (2, 4)])
-def test_8_devices_make_everything_that_one_makes(tmp_path, chains, rows):
-    expected = made("everything", tmp_path, 1, 1)
-    same(made("everything", tmp_path, chains, rows), expected, exact=EXACT if rows == 1 else {"Reweight", "kept rows"})
+def test_8_devices_make_everything_that_one_makes(tmp_path, everything, chains, rows):
+    exact = EXACT if rows == 1 else {"Reweight", "kept rows"}
+    same(made("everything", tmp_path, chains, rows), everything, exact)
 
 
 def test_two_processes_make_the_draws_of_one(tmp_path):
@@ -85,14 +91,13 @@ def test_two_processes_make_the_draws_of_one(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("chains", "rows"), [(2, 1), (1, 2)])
-def test_two_processes_make_everything_that_one_makes(tmp_path, chains, rows):
-    expected = made("everything", tmp_path, 1, 1)
+def test_two_processes_make_everything_that_one_makes(tmp_path, everything, chains, rows):
     processes = [start("everything", tmp_path / "two.json", chains, rows, env=own) for own in peers()]
     for process in processes:
         said, _ = process.communicate(timeout=900)
         assert process.returncode == 0, said
     found = json.loads((tmp_path / "two.json").read_text())
-    same(found, expected, exact=EXACT if rows == 1 else {"Reweight", "kept rows"})
+    same(found, everything, exact=EXACT if rows == 1 else {"Reweight", "kept rows"})
 
 
 def test_rows_keep_their_ids_where_they_are_filled_to_be_cut():

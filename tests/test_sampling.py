@@ -24,6 +24,7 @@ from posterase.sampling.sampler import NoiseFree, streams
 from posterase.sampling.schedules import Constant, Polynomial
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
+from tests import mesh_programs
 from tests.oracles import GammaPoisson, LinearRegression
 from tests.statistical import assert_moments, rejected
 
@@ -373,3 +374,10 @@ def test_elements_that_never_change_do_not_hide_how_others_mix():
     rhat, ess = mixing(pe.Draws({"L": factor}))
     assert 0.9 < rhat["L"] < 1.1
     assert ess["L"] > 100
+
+
+def test_nuts_starts_from_float32_where_jax_has_64_bits(x64):
+    model, _ = mesh_programs.problem(rows=30)
+    initial = {"beta": np.zeros((2, 3), np.float32)}
+    drawn = pe.nuts(0, model, initial, 4, warmup=20).draws
+    assert drawn.params["beta"].dtype == np.float64

@@ -24,6 +24,7 @@ from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
+from posterase.precision import cast_floats, widest_float
 from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
 from posterase.streams import told
@@ -101,9 +102,8 @@ def _nuts(
     report: Callable[[int, int], None] | None,
 ) -> NutsSampled:
     for_warmup, for_draws = (jax.random.split(one, points.n_chains) for one in jax.random.split(key))
-    state, settings, warmed = _warm(
-        for_warmup, model, jax.vmap(model.unconstrain)(points.flat()), warmup, target_acceptance
-    )
+    start = cast_floats(points.flat(), widest_float())  # as blackjax draws its momenta
+    state, settings, warmed = _warm(for_warmup, model, jax.vmap(model.unconstrain)(start), warmup, target_acceptance)
     if not np.isfinite(settings["step_size"]).all():
         raise DivergedError(
             "the warm-up found no step size: the density is not finite around the initial points.",
