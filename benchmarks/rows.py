@@ -1,7 +1,7 @@
 """Cost against the number of rows: logistic regression, 50 parameters, 4 chains of 250 draws, 100 rows removed.
 
-Seconds are of the second run, all compiled; megabytes are the most that it held beyond data and draws, each size in a
-process of its own. Gradients and densities count passes over all rows, one for each draw: what sees removed rows only
+Seconds are of the second run, all compiled; megabytes, on a CPU, are the most that it held beyond data and draws, each
+size in a process of its own. Gradients and densities count passes over all rows, one for each draw: what sees removed rows only
 counts by its share. A refit is NUTS, 4 chains of 250 draws after a warm-up of 500, where the next one is expected to
 take less than two minutes; beyond that its time grows linearly with the rows, which is an extrapolation, and is called
 one. The draws that go in are those of a Gaussian at the mode, with importance weights.
@@ -16,7 +16,7 @@ import numpy as np
 
 import posterase as pe
 from benchmarks.harness import Ratio, once
-from benchmarks.scaling import RUNGS, Curve, Point, apart, growth, measured, problem
+from benchmarks.scaling import RUNGS, Curve, Point, apart, growth, measured, problem, rounded
 
 PARAMETERS, CHAINS, DRAWS, REMOVED, WARMUP = 50, 4, 250, 100, 500
 AFFORDABLE = 120.0
@@ -65,7 +65,7 @@ def told(points: Sequence[Point]) -> list[str]:
     refit = next((p for p in points if p.method == "NUTS refit" and p.size == last.size), None)
     if refit is not None:
         at = {p.method: refit.seconds / p.seconds for p in points if p.size == last.size and p.method in RUNGS}
-        said = ", ".join(f"{name} {ratio:.3g}" for name, ratio in at.items())
+        said = ", ".join(f"{name} {rounded(ratio)}" for name, ratio in at.items())
         which = "an extrapolated refit" if refit.extrapolated else "a refit"
         lines.append(f"Times faster than {which} at {last.size:,} rows: {said}.")
     return lines

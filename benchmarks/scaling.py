@@ -110,9 +110,9 @@ _dense = jax.jit(lambda curvature: curvature.dense())
 
 
 class Memory:
-    """The most memory held since this was made, beyond what was held then, in megabytes.
+    """The most memory that the process held since this was made, beyond what it held then, in megabytes; on a CPU.
 
-    On a CPU the process's own, from /proc; elsewhere the device's, whose peak cannot be reset: what came before counts.
+    A GPU's own peak cannot be set back, so that making the problem would count: there it is None.
     """
 
     def __init__(self) -> None:
@@ -121,22 +121,15 @@ class Memory:
         if self.on_cpu:
             ctypes.CDLL(None).malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
-        self.before = self._now()
+            self.before = _status("VmRSS")
 
-    def peak(self) -> float:
-        return max(0.0, (_status("VmHWM") if self.on_cpu else _device("peak_bytes_in_use")) - self.before)
-
-    def _now(self) -> float:
-        return _status("VmRSS") if self.on_cpu else _device("bytes_in_use")
+    def peak(self) -> float | None:
+        return max(0.0, _status("VmHWM") - self.before) if self.on_cpu else None
 
 
 def _status(field: str) -> float:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) / 1024
-
-
-def _device(field: str) -> float:
-    return float(jax.devices()[0].memory_stats()[field]) / 2**20
 
 
 def measured(size: int, name: str, run: Callable[[], Any]) -> Point:
@@ -211,13 +204,14 @@ class Curve(NamedTuple):
         refits = {point.size: point for point in points if point.method == "NUTS refit"}
         names = [self.axis, "method", f"seconds a {self.a_unit}" if self.a_unit else "seconds", "against the smallest"]
         names += ["times faster than a refit"] if refits else []
-        names += ["MB", "gradients", "densities", "sequential", "says"]
+        held = any(point.megabytes is not None for point in points)
+        names += [*(["MB"] if held else []), "gradients", "densities", "sequential", "says"]
         lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
         for point in points:
             first = min((p for p in points if p.method == point.method), key=lambda p: p.size)
             refit = refits.get(point.size)
-            faster = f"{refit.seconds / point.seconds:.3g}" if refit is not None and refit is not point else ""
-            counts = [point.megabytes, point.gradients, point.densities, point.sequential]
+            faster = rounded(refit.seconds / point.seconds) if refit is not None and refit is not point else ""
+            counts = [*([point.megabytes] if held else []), point.gradients, point.densities, point.sequential]
             cells = [
                 f"{point.size:,}",
                 point.method + (" (extrapolated)" if point.extrapolated else ""),
@@ -267,6 +261,11 @@ class Curve(NamedTuple):
         axis.set(xscale="log", yscale="log", xlabel=self.axis, ylabel=label)
         axis.grid(color="#dddddd", lw=0.5)
         axis.spines[["top", "right"]].set_visible(False)
+
+
+def rounded(value: float) -> str:
+    """To three digits, without powers of ten."""
+    return f"{float(f'{value:.3g}'):,g}"
 
 
 def growth(points: Sequence[Point], method: str, value: Callable[[Point], float]) -> tuple[Point, Point, float]:
