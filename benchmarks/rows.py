@@ -1,10 +1,10 @@
 """Cost against the number of rows: logistic regression, 50 parameters, 4 chains of 250 draws, 100 rows removed.
 
 Seconds are of the second run, all compiled; megabytes, on a CPU, are the most that it held beyond data and draws, each
-size in a process of its own. Gradients and densities count passes over all rows, one for each draw: what sees removed rows only
-counts by its share. A refit is NUTS, 4 chains of 250 draws after a warm-up of 500, where the next one is expected to
-take less than two minutes; beyond that its time grows linearly with the rows, which is an extrapolation, and is called
-one. The draws that go in are those of a Gaussian at the mode, with importance weights.
+size in a process of its own. Gradients and densities count passes over all rows, one for each draw: what sees removed
+rows only counts by its share. A refit is NUTS, 4 chains of 250 draws after a warm-up of 500, where the next one is
+expected to take less than two minutes; beyond that its time grows linearly with the rows, which is an extrapolation,
+and is called one. The draws that go in are those of a Gaussian at the mode, with importance weights.
 """
 
 from __future__ import annotations
