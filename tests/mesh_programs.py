@@ -1,6 +1,7 @@
 """Erasers, samplers and metrics over a mesh, for tests to start in processes that have other devices."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -101,6 +102,35 @@ def everything(mesh) -> dict[str, list]:
     return {name: np.asarray(values, float).tolist() for name, values in made.items()}
 
 
+def sums(mesh) -> dict[str, list]:
+    """Where a gradient over several blocks of rows adds up between devices; and where one with shared parameters does."""
+    import jax
+    import jax.numpy as jnp
+
+    import posterase as pe
+    from posterase import devices
+    from posterase.model import LogDensity
+
+    model, _ = problem(rows=300_000)
+
+    def shared(self, params, data, counted):
+        rows = devices.cut_rows((data, counted), mesh.shape["rows"])
+        return jax.vmap(lambda part: self._sum_blocks(params, *part))(rows).sum()
+
+    def places() -> list[str]:
+        """The parts of the compiled program that talk to other devices: its main part, or the body of a loop."""
+        with devices.over(mesh):
+            gradient = jax.jit(lambda density, at: jax.grad(lambda beta: density({"beta": beta}))(at))
+            program = gradient.lower(LogDensity(model.spread()), jnp.zeros(3)).compile().as_text()
+        parts = re.findall(r"^(?:ENTRY )?%([\w.\-]+) \([^\n]*\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
+        return [name for name, text in parts for _ in re.findall(r" all-reduce\(", text)]
+
+    found = {"as it is": places()}
+    jax.clear_caches()
+    pe.Model._sum_rows = shared
+    return found | {"with shared parameters": places()}
+
+
 def endless(mesh) -> None:
     """Erase for ever, after saying that it has begun."""
     import posterase as pe
@@ -118,7 +148,7 @@ def main(what: str, target: str, chains: str, rows: str) -> None:
 
     pe.join()
     mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
-    found = {"few": few, "some": some, "everything": everything, "endless": endless}[what](mesh)
+    found = {"few": few, "some": some, "sums": sums, "everything": everything, "endless": endless}[what](mesh)
     if jax.process_index() == 0:
         Path(target).write_text(json.dumps(found))
 

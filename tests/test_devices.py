@@ -80,6 +80,14 @@ def test_8_devices_make_everything_that_one_makes(tmp_path, everything, chains, 
     same(made("everything", tmp_path, chains, rows), everything, exact)
 
 
+def test_a_gradient_takes_one_sum_between_devices_however_many_blocks_of_rows(tmp_path):
+    """Not one a block, which devices would spend their time waiting for."""
+    found = made("sums", tmp_path, 1, 2)
+    assert len(found["as it is"]) == 1
+    assert found["as it is"][0].startswith("main")
+    assert any(not place.startswith("main") for place in found["with shared parameters"])
+
+
 def test_two_processes_make_the_draws_of_one(tmp_path):
     expected = mesh_programs.few(None)
     processes = [start("few", tmp_path / "two.json", 2, 1, env=own) for own in peers()]
