@@ -103,7 +103,7 @@ def everything(mesh) -> dict[str, list]:
 
 
 def sums(mesh) -> dict[str, list]:
-    """Where a gradient over several blocks of rows adds up between devices; and where one with shared parameters does."""
+    """Where a gradient over several blocks of rows adds up between devices; where one with shared parameters does."""
     import jax
     import jax.numpy as jnp
 
@@ -131,6 +131,19 @@ def sums(mesh) -> dict[str, list]:
     return found | {"with shared parameters": places()}
 
 
+def streamed(mesh) -> list[str]:
+    """What is said where rows are to be read for several devices."""
+    import posterase as pe
+
+    model, draws = problem()
+    read = pe.Model(model.log_prior, model.log_likelihood, pe.stream(dict(model.data)))
+    try:
+        pe.Reweight()(0, read, draws, read.removal([1]), mesh=mesh)
+    except pe.errors.MeshError as error:
+        return [str(error)]
+    return []
+
+
 def endless(mesh) -> None:
     """Erase for ever, after saying that it has begun."""
     import posterase as pe
@@ -148,7 +161,14 @@ def main(what: str, target: str, chains: str, rows: str) -> None:
 
     pe.join()
     mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
-    found = {"few": few, "some": some, "sums": sums, "everything": everything, "endless": endless}[what](mesh)
+    found = {
+        "few": few,
+        "some": some,
+        "sums": sums,
+        "streamed": streamed,
+        "everything": everything,
+        "endless": endless,
+    }[what](mesh)
     if jax.process_index() == 0:
         Path(target).write_text(json.dumps(found))
 

@@ -108,10 +108,14 @@ def test_two_processes_make_everything_that_one_makes(tmp_path, everything, chai
     same(found, everything, exact=EXACT if rows == 1 else {"Reweight", "kept rows"})
 
 
-def test_rows_keep_their_ids_where_they_are_filled_to_be_cut():
+def test_a_stream_is_not_read_for_several_devices(tmp_path):
+    assert "a stream's rows are read by one process" in made("streamed", tmp_path, 2, 1)[0]
+
+
+def test_one_device_takes_no_copy_of_the_data():
     model, _ = mesh_programs.problem(rows=11)
     with devices.over(pe.mesh()):
-        assert model.spread() is model  # one device: nothing to do
+        assert model.spread() is model
 
 
 def test_a_mesh_that_cannot_be_made_is_refused():
