@@ -125,6 +125,42 @@ def sums(mesh) -> dict[str, list]:
         parts = re.findall(r"^(?:ENTRY )?%([\w.\-]+) \([^\n]*\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
         return [name for name, text in parts for _ in re.findall(r" all-reduce\(", text)]
 
+    found = {"as it is": places()}
+    jax.clear_caches()
+    pe.Model._sum_rows = shared
+    return found | {"with shared parameters": places()}
+
+
+def streamed(mesh) -> list[str]:
+    """What is said where rows are to be read for several devices."""
+    import posterase as pe
+
+    model, draws = problem()
+    read = pe.Model(model.log_prior, model.log_likelihood, pe.stream(dict(model.data)))
+    try:
+        pe.Reweight()(0, read, draws, read.removal([1]), mesh=mesh)
+    except pe.errors.MeshError as error:
+        return [str(error)]
+    return []
+
+
+def endless(mesh) -> None:
+    """Erase for ever, after saying that it has begun."""
+    import posterase as pe
+
+    model, draws = problem()
+    while True:
+        pe.Reweight()(0, model, draws, model.removal(range(7)), mesh=mesh)
+        print("begun", flush=True)
+
+
+def main(what: str, target: str, chains: str, rows: str) -> None:
+    import jax
+
+    import posterase as pe
+
+    pe.join()
+    mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
     programs = {each.__name__: each for each in (few, some, everything, sums, streamed, endless)}
     found = programs[what](mesh)
     if jax.process_index() == 0:
