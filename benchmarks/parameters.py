@@ -3,8 +3,9 @@
 One hidden layer, whose width makes 10 to 1,000,000 parameters (`benchmarks/wide.py` has the network, and how its
 posterior is drawn from), 64 rows of which 4 are removed, 32 draws; gradients and curvatures over 4 of them. From
 10,000 parameters on every figure is taken in a process of its own: the input first, then a run that compiles, then the
-one that counts. Memory is the peak of that run above what was held before it: the process's own on a CPU, the device's
-on a GPU. Seconds are of that one run, whatever else the machine did, and tell orders of magnitude only.
+one that counts. Memory is the peak of that run above what was held before it, the process's own. On a GPU it is the
+device's, whose peak cannot be set back: there making the input, and the run that compiles, count too. Seconds are of
+that one run, whatever else the machine did, and tell orders of magnitude only.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ import numpy as np
 
 import posterase as pe
 from benchmarks.harness import once
+from benchmarks.memory import status
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
 from posterase.model import LogDensity
@@ -121,15 +122,10 @@ class Memory:
         if self.on_cpu:
             ctypes.CDLL(None).malloc_trim(0)
             Path("/proc/self/clear_refs").write_text("5")
-            self.before = _status("VmRSS")
+            self.before = status("VmRSS")
 
     def peak(self) -> float | None:
-        return max(0.0, _status("VmHWM") - self.before) if self.on_cpu else None
-
-
-def _status(field: str) -> float:
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
-    return int(line.split()[1]) / 1024
+        return max(0.0, status("VmHWM") - self.before) if self.on_cpu else None
 
 
 def measured(size: int, name: str, run: Callable[[], Any]) -> Point:

@@ -86,15 +86,16 @@ def gradient(density: Density, theta: Float[Array, " d"], like: PyTree) -> Float
     return jax.grad(lambda vector: density(unravel(vector)))(theta)
 
 
+def gradient_at(theta: Float[Array, " d"], density: Density, like: PyTree) -> Float[Array, " d"]:
+    """The same with the draw first, as what maps over draws calls it."""
+    return gradient(density, theta, like)
+
+
 def mean_gradient(
     density: Density, thetas: Float[Array, "n d"], weights: Float[Array, " n"], like: PyTree
 ) -> Float[Array, " d"]:
     """E∇ of a log density over weighted draws."""
-
-    def at(theta: Array, density: Density, like: PyTree) -> Float[Array, " d"]:
-        return gradient(density, theta, like)
-
-    return expectation(at, thetas, weights, density.elements, (density, like))
+    return expectation(gradient_at, thetas, weights, density.elements, (density, like))
 
 
 def ravel_draws(thetas: PyTree) -> Float[Array, "n d"]:
@@ -230,9 +231,6 @@ def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) 
 
 @eqx.filter_jit
 def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
-    def at(theta: Array, density: Density, like: PyTree) -> Float[Array, " d"]:
-        return gradient(density, theta, like)
-
     shared = density, like
-    size = batch_size(held(at, points[0], REVERSE * density.elements, shared), len(points))
-    return devices.map_draws(at, points, size, shared)
+    size = batch_size(held(gradient_at, points[0], REVERSE * density.elements, shared), len(points))
+    return devices.map_draws(gradient_at, points, size, shared)

@@ -22,7 +22,7 @@ from posterase import devices
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, check_informed, gradient, mean_gradient
+from posterase.numerics.curvature import Curvature, check_informed, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
@@ -330,11 +330,7 @@ def _look(
 
     def slopes(density: LogDensity | RemovedLogLikelihood, samples: Float[Array, "2 m d"]) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
-
-        def at(theta: Array, density: LogDensity | RemovedLogLikelihood, like: PyTree) -> Float[Array, " d"]:
-            return gradient(density, theta, like)
-
-        return jax.lax.map(lambda half: devices.map_draws(at, half, size, (density, like)), samples)
+        return jax.lax.map(lambda half: devices.map_draws(gradient_at, half, size, (density, like)), samples)
 
     of_full = _curvatures(full, points, like)
     of_removed = _curvatures(removed, devices.after(points, of_full), like)
