@@ -103,32 +103,33 @@ def everything(mesh) -> dict[str, list]:
 
 
 def sums(mesh) -> dict[str, list]:
-    """Where a gradient over several blocks of rows adds up between devices; where one with shared parameters does."""
+    """Where derivatives over several blocks of rows add up between devices; and where they do without `sum_rows`' rule."""
     import jax
     import jax.numpy as jnp
 
-    import posterase as pe
+    import posterase.model
     from posterase import devices
     from posterase.model import LogDensity
 
     model, _ = problem(rows=300_000)
 
-    def shared(self, params, data, counted):
-        rows = devices.cut_rows((data, counted), mesh.shape["rows"])
-        return jax.vmap(lambda part: self._sum_blocks(params, *part))(rows).sum()
-
-    def places() -> list[str]:
+    def places(derivative) -> list[str]:
         """The parts of the compiled program that talk to other devices: its main part, or the body of a loop."""
         with devices.over(mesh):
-            gradient = jax.jit(lambda density, at: jax.grad(lambda beta: density({"beta": beta}))(at))
-            program = gradient.lower(LogDensity(model.spread()), jnp.zeros(3)).compile().as_text()
+            program = jax.jit(derivative).lower(LogDensity(model.spread()), jnp.ones((5, 3))).compile().as_text()
         parts = re.findall(r"^(?:ENTRY )?%([\w.\-]+) \([^\n]*\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
         return [name for name, text in parts for _ in re.findall(r" all-reduce\(", text)]
 
-    found = {"as it is": places()}
+    def gradients(density, betas):
+        return jax.vmap(jax.grad(lambda beta: density({"beta": beta})))(betas)
+
+    def products(density, betas):
+        return jax.jvp(lambda at: gradients(density, at), (betas,), (betas,))[1]
+
+    found = {"gradients": places(gradients), "products": places(products)}
     jax.clear_caches()
-    pe.Model._sum_rows = shared
-    return found | {"with shared parameters": places()}
+    posterase.model.sum_rows = lambda params, term, rows: rows.added_up(lambda *block: term(params, *block))
+    return found | {"gradients, plainly": places(gradients)}
 
 
 def streamed(mesh) -> list[str]:

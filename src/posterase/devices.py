@@ -230,16 +230,6 @@ def cut_rows(rows: PyTree, parts: int) -> PyTree:
     return jax.tree.map(cut, rows)
 
 
-def for_each(tree: PyTree, parts: int) -> PyTree:
-    """A copy for every device along rows, so that each adds up gradients by itself, and they are added once."""
-
-    def copied(leaf: Array) -> Array:
-        copies = jnp.broadcast_to(leaf, (parts, *leaf.shape))
-        return jax.lax.with_sharding_constraint(copies, PartitionSpec(ROWS))
-
-    return jax.tree.map(copied, tree)
-
-
 def place_rows(rows: Shaped[Array, "rows ..."], parts: int) -> Shaped[Array, "filled ..."]:
     """An array of rows on the devices of the mesh that is set, filled with copies of its last row to be cut evenly.
 

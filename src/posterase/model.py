@@ -41,7 +41,8 @@ from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
-from posterase.streams import Stream, data_of, shapes_of, sum_rows, taken, told
+from posterase.streams import Counted, Stream, data_of, shapes_of, taken, told
+from posterase.sums import Blocks, sum_rows
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
@@ -397,29 +398,21 @@ class Model(AbstractModel):
     def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
         """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
         if isinstance(data, Stream):
-            return sum_rows(params, jax.tree_util.Partial(_sum_counted, self.log_likelihood), data, counted)
+            return sum_rows(params, self._term, Counted(data, counted))
         parts = devices.shards(devices.ROWS)
         if parts == 1 or counted.shape[0] % parts:
             return self._sum_blocks(params, data, counted)
         rows = devices.cut_rows((data, counted), parts)
-        return jax.vmap(lambda part, own: self._sum_blocks(own, *part))(rows, devices.for_each(params, parts)).sum()
+        return jax.vmap(lambda part: self._sum_blocks(params, *part))(rows).sum()
 
     def _sum_blocks(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
-        """The same in blocks; the last block reaches back over rows already summed."""
-        total = counted.shape[0]
-        size = min(total, self._block_rows)
+        if counted.shape[0] <= self._block_rows:
+            return self._term(params, data, counted)
+        return sum_rows(params, self._term, Blocks(data, counted, self._block_rows))
 
-        def sum_block(start: Int[Array, ""]) -> Float[Array, ""]:
-            first = jnp.minimum(start, total - size)
-            rows, count = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), (data, counted))
-            count &= first + jnp.arange(size) >= start
-            return _sum_counted(self.log_likelihood, params, rows, count)
-
-        if size == total:
-            return sum_block(jnp.array(0))
-        # checkpoint: reverse mode would otherwise keep what every block computed, which is of size rows.
-        accumulate = jax.checkpoint(lambda carry, start: (carry + sum_block(start), None))
-        return jax.lax.scan(accumulate, jnp.zeros((), widest_float()), jnp.arange(0, total, size))[0]
+    @property
+    def _term(self) -> Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]:
+        return jax.tree_util.Partial(_sum_counted, self.log_likelihood)
 
 
 class _Alone(eqx.Module):
