@@ -103,7 +103,7 @@ def everything(mesh) -> dict[str, list]:
 
 
 def sums(mesh) -> dict[str, list]:
-    """Where derivatives over several blocks of rows add up between devices; and where they do without `sum_rows`' rule."""
+    """Where derivatives over several blocks of rows add up between devices; and where without `sum_rows`' rule."""
     import jax
     import jax.numpy as jnp
 

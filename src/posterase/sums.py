@@ -51,17 +51,21 @@ class Blocks(AbstractRows):
         return add_up(block, jnp.arange(0, total, size))
 
 
+def _plainly(params: PyTree, term: Term, rows: AbstractRows) -> Float[Array, ""]:
+    return rows.added_up(lambda *block: term(params, *block))
+
+
 @eqx.filter_custom_jvp
 def sum_rows(params: PyTree, term: Term, rows: AbstractRows) -> Float[Array, ""]:
-    """Σ term(params, …) over the blocks of rows; differentiable in the parameters, and in nothing else."""
-    return rows.added_up(lambda *block: term(params, *block))
+    """Σ term(params, …) over the blocks of rows."""
+    return _plainly(params, term, rows)
 
 
 @sum_rows.def_jvp  # type: ignore[untyped-decorator]
 def _sum_rows_jvp(primals: Any, tangents: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
     (params, term, rows), (along, *others) = primals, tangents
-    if jax.tree.leaves(others):
-        raise TypeError("a sum over rows is differentiable in the parameters, not in the data or what else it holds.")
+    if jax.tree.leaves(others):  # data, or numbers of the term's own, are differentiated too
+        return eqx.filter_jvp(_plainly, primals, tangents)
     slope = jax.value_and_grad(lambda at, *block: term(at, *block))
     value, slopes = rows.added_up(lambda *block: slope(params, *block))
     along = jax.tree.leaves(along, is_leaf=lambda leaf: leaf is None)
