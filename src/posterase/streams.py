@@ -38,7 +38,7 @@ from posterase.checks import check_kind, check_values, path_of, row_count, rows_
 from posterase.errors import DataError, InvalidOptionError, PosteraseError, StreamError
 from posterase.parameters import parameter_names
 from posterase.sources import MAKE_ANEW, Reader, opened
-from posterase.sums import AbstractRows, add_up
+from posterase.sums import AbstractRows, Summand, add_up
 
 BLOCK_BYTES = 2**24
 """What is read at once, unless it is said otherwise."""
@@ -385,7 +385,7 @@ class Counted(AbstractRows):
     stream: Stream
     counted: Bool[Array, " rows"]
 
-    def added_up(self, one: Callable[[PyTree, Bool[Array, " rows"]], PyTree]) -> PyTree:
+    def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
         layout = self.stream.source.layout
 
         def add_block(index: Int[Array, ""]) -> PyTree:
@@ -393,7 +393,7 @@ class Counted(AbstractRows):
 
             def add_piece(at: Int[Array, ""]) -> PyTree:
                 rows, ids = self.stream.piece(block, index * layout.block_rows, at)
-                return one(rows, among(self.counted, ids))
+                return summand(rows, among(self.counted, ids), *shared)
 
             return add_up(add_piece, jnp.arange(0, layout.padded_rows, layout.piece_rows))
 

@@ -19,16 +19,22 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from posterase import devices
+
 Term = Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]
 """term(θ, some rows, which of them count) → one number."""
 
 
+Summand = Callable[..., PyTree]
+"""What is added up: summand(some rows, which of them count, *shared) → a tree of arrays."""
+
+
 class AbstractRows(eqx.Module):
-    """Rows that can be gone over."""
+    """Rows that can be gone over, of which some count."""
 
     @abc.abstractmethod
-    def added_up(self, one: Callable[[PyTree, Bool[Array, " rows"]], PyTree]) -> PyTree:
-        """Σ one(rows of a block, which of them count), a tree of arrays, over all blocks."""
+    def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
+        """Σ summand(rows of a block, which of them count, *shared) over all blocks."""
 
 
 class Blocks(AbstractRows):
@@ -38,7 +44,7 @@ class Blocks(AbstractRows):
     counted: Bool[Array, " rows"]
     size: int = eqx.field(static=True)
 
-    def added_up(self, one: Callable[[PyTree, Bool[Array, " rows"]], PyTree]) -> PyTree:
+    def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
         total, size = self.counted.shape[0], min(self.counted.shape[0], self.size)
 
         def block(start: Int[Array, ""]) -> PyTree:
@@ -46,13 +52,32 @@ class Blocks(AbstractRows):
             rows, counted = jax.tree.map(
                 lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), (self.data, self.counted)
             )
-            return one(rows, counted & (first + jnp.arange(size) >= start))
+            return summand(rows, counted & (first + jnp.arange(size) >= start), *shared)
 
         return add_up(block, jnp.arange(0, total, size))
 
 
+class Spread(AbstractRows):
+    """The same on the devices of a mesh, each with as many of the rows. Every device adds up its own, and they talk
+    to each other once.
+    """
+
+    blocks: Blocks
+
+    def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
+        return devices.sum_rows(lambda own, *shared: own.added_up(summand, *shared), self.blocks, shared)
+
+
+def _value(rows: PyTree, counted: Bool[Array, " rows"], params: PyTree, term: Term) -> Float[Array, ""]:
+    return term(params, rows, counted)
+
+
+def _value_and_slope(rows: PyTree, counted: Bool[Array, " rows"], params: PyTree, term: Term) -> PyTree:
+    return jax.value_and_grad(lambda at: term(at, rows, counted))(params)
+
+
 def _plainly(params: PyTree, term: Term, rows: AbstractRows) -> Float[Array, ""]:
-    return rows.added_up(lambda *block: term(params, *block))
+    return rows.added_up(_value, params, term)
 
 
 @eqx.filter_custom_jvp
@@ -66,8 +91,7 @@ def _sum_rows_jvp(primals: Any, tangents: Any) -> tuple[Float[Array, ""], Float[
     (params, term, rows), (along, *others) = primals, tangents
     if jax.tree.leaves(others):  # data, or numbers of the term's own, are differentiated too
         return eqx.filter_jvp(_plainly, primals, tangents)
-    slope = jax.value_and_grad(lambda at, *block: term(at, *block))
-    value, slopes = rows.added_up(lambda *block: slope(params, *block))
+    value, slopes = rows.added_up(_value_and_slope, params, term)
     along = jax.tree.leaves(along, is_leaf=lambda leaf: leaf is None)
     moved = [jnp.vdot(by, step) for by, step in zip(jax.tree.leaves(slopes), along, strict=True) if step is not None]
     return value, sum(moved, jnp.zeros((), value.dtype)).astype(value.dtype)
