@@ -19,7 +19,7 @@ from benchmarks.scaling import problem
 from posterase.model import LogDensity
 
 PARAMETERS, DRAWS, CHAINS, REMOVED = 50, 64, 4, 100
-ALL_DIGITS, FEWER = "float32", ("default", "tensorfloat32", "bfloat16")
+ALL_DIGITS, FEWER = "float32", ("default", "bfloat16")
 
 
 @jax.jit

@@ -115,6 +115,15 @@ def test_blocks_change_nothing(monkeypatch, x64):
     np.testing.assert_allclose(twice_backwards["beta"]["beta"], hessian["beta"]["beta"], rtol=1e-12)
 
 
+def test_blocks_keep_the_derivatives_that_functions_have_of_their_own(monkeypatch):
+    """At 0 the curvature of logaddexp is that of its rule: max and abs, which it is made of, have none there."""
+    x = np.random.default_rng(0).normal(size=(1000, 2)).astype(np.float32)
+    monkeypatch.setattr(model_file, "BLOCK_ELEMENTS", 1)
+    model = pe.Model(lambda p: -0.5 * jnp.sum(p**2), lambda p, data: -jnp.logaddexp(0, data @ p), x)
+    expected = -np.eye(2) - x.T @ x / 4
+    np.testing.assert_allclose(jax.hessian(model.log_density)(jnp.zeros(2)), expected, rtol=1e-5, atol=1e-3)
+
+
 def test_blocks_are_differentiable_in_the_data_too(monkeypatch, x64):
     known = LinearRegression.make(rows=1000)
     theta = {"beta": jnp.array([0.3, -0.2, 0.9])}
