@@ -85,7 +85,7 @@ def run() -> Iterator[Ratio]:
         lambda: pe.Reweight()(0, model, draws, removal).draws.params,
         repeats=5,
     )
-    table = table_of({"x": np.random.default_rng(0).normal(size=(ROWS, 16))}, ROWS)
+    table = table_of({"x": np.random.default_rng(0).normal(size=(ROWS, 16))}, np.ones(ROWS, bool))
     yield compare(
         f"Looking for a series in 16 columns of {ROWS:,} rows / Reweight of the same rows",
         lambda: lagged(table, np.arange(REMOVED)),

@@ -44,6 +44,70 @@ def few(mesh) -> dict[str, list]:
     return some(mesh, erasing=("Reweight",))
 
 
+def coupled(mesh) -> list:
+    """Weights for a Gaussian process, whose matrices are factorised by XLA's own threads."""
+    import jax
+    import jax.numpy as jnp
+
+    import posterase as pe
+
+    rng = np.random.default_rng(3)
+    x = np.sort(rng.uniform(0, 5, 50)).astype(np.float32)
+
+    def log_density(p, data, present):
+        near = jnp.exp(p["scale"] - 0.5 * (data["x"][:, None] - data["x"]) ** 2) * (present[:, None] & present)
+        factor = jnp.linalg.cholesky(near + jnp.diag(jnp.where(present, 0.1, 1.0)))
+        whitened = jax.scipy.linalg.solve_triangular(factor, jnp.where(present, data["y"], 0), lower=True)
+        return -0.5 * jnp.sum(whitened**2) - jnp.sum(jnp.log(jnp.diagonal(factor))) - 0.5 * p["scale"] ** 2
+
+    model = pe.MaskedModel(log_density, {"x": x, "y": np.sin(x).astype(np.float32)})
+    draws = pe.Draws({"scale": rng.normal(0, 0.3, (4, 25)).astype(np.float32)})
+    return np.asarray(pe.Reweight()(0, model, draws, model.removal([3, 30]), mesh=mesh).draws.log_weights).tolist()
+
+
+def blocks(mesh) -> dict[str, list]:
+    """The same where every device has several blocks of rows."""
+    import posterase.model
+
+    posterase.model.BLOCK_ELEMENTS = 1  # 256 rows
+    import posterase as pe
+
+    model, draws = problem(rows=2003)
+    removal = model.removal(range(7))
+    made = {}
+    for name in ("Reweight", "Transport"):
+        erased = erasers()[name](0, model, draws, removal, mesh=mesh)
+        made |= {name: erased.draws.params["beta"], f"{name}, weights": erased.draws.log_weights}
+    sampler = pe.SGLD(pe.Polynomial(1e-5, 1.0, 0.55))
+    state = pe.start(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
+    made["SGLD"] = pe.sample(model, sampler, state, 5, mesh=mesh).draws.params["beta"]
+    return {name: np.asarray(values, float).tolist() for name, values in made.items()}
+
+
+def cut(mesh) -> dict[str, list | float]:
+    """What every device holds of rows that were cut before the model was made; and how far the weights are off."""
+    import jax
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    import posterase as pe
+    from posterase import devices
+
+    model, draws = problem(rows=64)
+    whole = pe.Reweight()(0, model, draws, model.removal(range(7))).draws.log_weights
+    data = jax.device_put(model.data, NamedSharding(mesh, PartitionSpec("rows")))
+    model = pe.Model(model.log_prior, model.log_likelihood, data)
+    removal = model.removal(range(7))
+    result = pe.erase(model, draws, removal, mesh=mesh)
+    with devices.over(mesh):
+        spread = model.spread()
+    held = {"model": model, "spread": spread, "kept": result.model}
+    shapes = {
+        name: [list(shard.data.shape) for shard in each.data["x"].addressable_shards] for name, each in held.items()
+    }
+    found = pe.Reweight()(0, model, draws, removal, mesh=mesh).draws.log_weights
+    return shapes | {"difference": float(np.abs(found - whole).max())}
+
+
 def some(mesh, erasing=("Reweight", "Transport")) -> dict[str, list]:
     """What a few of them make of it."""
     model, draws = problem()
@@ -89,6 +153,7 @@ def everything(mesh) -> dict[str, list]:
     result = pe.erase(model, draws, range(7), mesh=mesh)
     made["erase"] = result.draws.params["beta"]
     made["kept rows"] = result.model.present
+    made["Reweight, coupled rows"] = coupled(mesh)
     made |= sgld(mesh)
     refits = [pe.Draws({"beta": draws.params["beta"] + 0.01 * i}) for i in (1, 2)]
     found = pe.assess.assess(model, draws, result, refits, mesh=mesh)["metrics"].dataset
@@ -173,7 +238,7 @@ def main(what: str, target: str, chains: str, rows: str) -> None:
 
     pe.join()
     mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
-    programs = {each.__name__: each for each in (few, some, everything, talk, streamed, endless)}
+    programs = {each.__name__: each for each in (few, some, everything, blocks, cut, talk, streamed, endless)}
     found = programs[what](mesh)
     if jax.process_index() == 0:
         Path(target).write_text(json.dumps(found))

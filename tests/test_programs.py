@@ -143,6 +143,10 @@ def test_a_users_choice_stays(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv(compilation.VARIABLE, "off")
     with programs_kept():
         assert jax.config.jax_compilation_cache_dir is None
+    monkeypatch.setenv(compilation.VARIABLE, "~nobody-of-that-name/programs")
+    assert "no such user" in programs().said
+    with programs_kept():
+        assert jax.config.jax_compilation_cache_dir is None
     monkeypatch.setenv(compilation.VARIABLE, str(tmp_path / "named"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     try:

@@ -92,6 +92,8 @@ def _numeric(name: str, leaf: Any) -> np.ndarray | Array:
         )
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     check_kind(name, array.dtype, array.ndim)
+    if isinstance(array, np.ndarray) and not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     check_values(name, array, jax.dtypes.canonicalize_dtype(array.dtype))
     return array
 

@@ -82,7 +82,10 @@ def programs() -> Programs:
     if named.lower() == "off":
         return Programs(None, f"{VARIABLE} is off", False)
     if named:
-        return Programs(Path(named).expanduser().absolute(), f"as {VARIABLE} says", True)
+        try:
+            return Programs(Path(named).expanduser().absolute(), f"as {VARIABLE} says", True)
+        except RuntimeError:
+            return Programs(None, f"{VARIABLE} is {named!r}, and there is no such user", True)
     folder = default_folder()
     if folder.is_dir() and not _only_ours(folder):
         return Programs(None, f"others can write to {folder}, and could put programs there for you to run", True)

@@ -4,8 +4,8 @@
     result = pe.erase(model, draws, rows, mesh=mesh)
 
 A mesh has two axes. Along `chains` every device has some of the chains, draws or particles, and needs nothing of the
-others. Along `rows` every device has some of the data's rows, and sums over rows are added up between devices: for
-data that one device cannot hold, or that one evaluation takes long over. The same key gives the same draws whatever
+others. Along `rows` every device has some of the data's rows, and sums over rows are added up between devices: where
+one evaluation takes long, or for data that no device can hold, which are cut beforehand. The same key gives the same draws whatever
 the mesh, to the rounding of sums in another order.
 
 What runs over a mesh is set by `over(mesh)`, which is jax's ambient mesh; functions below follow it where there is one,
@@ -31,6 +31,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree, Shaped
 
 from posterase.errors import InvalidOptionError, MeshError, PeerLostError
+from posterase.precision import failed_running
 
 CHAINS, ROWS = "chains", "rows"
 
@@ -42,6 +43,9 @@ HEARTBEAT_SECONDS, START_SECONDS = 10, 120
 
 LOST = ("gloo", "nccl", "heartbeat", "unavailable", "connection", "coordination", "deadline_exceeded")
 """What jax's errors speak of where another process is gone."""
+
+THREADS_OFF = "--xla_cpu_multi_thread_eigen=false"
+"""A flag of XLA, with which every device of a CPU computes on a thread of its own."""
 
 T = TypeVar("T")
 Shared = tuple[PyTree, ...]
@@ -63,16 +67,27 @@ def mesh(*, chains: int | None = None, rows: int | None = None) -> Mesh:
     for name, count in ((CHAINS, chains), (ROWS, rows)):
         if count is not None and not (isinstance(count, int) and count >= 1 and len(devices) % count == 0):
             raise MeshError(
-                f"{name} is {count!r}, of {len(devices)} device(s).", "use a number that divides the devices evenly."
+                f"{name} is {count!r}, of {len(devices)} device(s).", "use an int that divides the devices evenly."
             )
     rows = rows or (1 if chains is None else len(devices) // chains)
     chains = chains or len(devices) // rows
     if chains * rows != len(devices):
         raise MeshError(
             f"{chains} chains × {rows} rows make {chains * rows} devices, and there are {len(devices)}.",
-            "leave one of the two out.",
+            f"use numbers whose product is {len(devices)}.",
         )
+    _check_threads(len(jax.local_devices()), devices[0].platform)
     return jax.make_mesh((chains, rows), (CHAINS, ROWS), axis_types=(AxisType.Auto, AxisType.Auto), devices=devices)
+
+
+def _check_threads(n_devices: int, platform: str) -> None:
+    """Devices that are one CPU share its threads, and wait for each other on them: for ever, where they are too few."""
+    if platform == "cpu" and n_devices > (os.cpu_count() or 1) and THREADS_OFF not in os.environ.get("XLA_FLAGS", ""):
+        raise MeshError(
+            f"{n_devices} devices are made of a CPU with {os.cpu_count()} core(s), and would wait for each other's "
+            "threads.",
+            f"set XLA_FLAGS='--xla_force_host_platform_device_count={n_devices} {THREADS_OFF}'.",
+        )
 
 
 @contextlib.contextmanager
@@ -92,9 +107,9 @@ def over(mesh: Mesh | None) -> Iterator[None]:
     try:
         with jax.set_mesh(automatic):
             yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
         said = str(error)
-        if jax.process_count() > 1 and any(word in said.lower() for word in LOST):
+        if failed_running(error) and jax.process_count() > 1 and any(word in said.lower() for word in LOST):
             raise PeerLostError(
                 f"another process of this run ended, or cannot be reached: {said.splitlines()[0][:200]}",
                 "look at what it said last, and start all of them anew.",
@@ -230,7 +245,7 @@ def sum_rows(function: Callable[..., PyTree], rows: PyTree, shared: Shared = ())
 def place_rows(rows: Shaped[Array, "rows ..."], parts: int) -> Shaped[Array, "filled ..."]:
     """An array of rows on the devices of the mesh that is set, filled with copies of its last row to be cut evenly.
 
-    A process reads only the rows of its own devices.
+    Rows that are on them already stay where they are.
     """
     mesh = jax.sharding.get_mesh()
     sharding = NamedSharding(mesh, PartitionSpec(*(name for name in mesh.axis_names if name == ROWS)))

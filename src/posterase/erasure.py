@@ -319,7 +319,7 @@ def erase(
 
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
     """The rows that were meant; refused where kept rows would go on holding their values."""
-    table = table_of(model.data, len(model.present)) if draws.container is None else draws.container.table
+    table = table_of(model.data, model.present) if draws.container is None else draws.container.table
     removal = model.removal(rows.row_ids if isinstance(rows, Removal) else table.select(rows))
     held = lagged(table, removal.row_ids)
     if held:

@@ -23,6 +23,9 @@ from posterase.errors import CoarseRowsWarning, PrecisionError
 Number = float | Float[Array, ""]
 """A setting that is a number: plain, or an array inside compiled code."""
 
+RAN_BEFORE = ("INTERNAL:", "UNAVAILABLE:", "UNKNOWN:", "DEADLINE_EXCEEDED:", "FAILED_PRECONDITION:")
+"""How jax's errors begin that come from a running program."""
+
 T = TypeVar("T")
 
 
@@ -71,6 +74,13 @@ def all_digits() -> Iterator[None]:
         yield
 
 
+def failed_running(error: BaseException) -> bool:
+    """Whether a compiled program failed as it ran. (jax raises a ValueError where it had run the program before.)"""
+    return isinstance(error, jax.errors.JaxRuntimeError) or (
+        isinstance(error, ValueError) and str(error).startswith(RAN_BEFORE)
+    )
+
+
 def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:
     """`function(True)` with 64-bit numbers on, where True asks it to cast its arguments to float64; and True.
 
@@ -81,9 +91,9 @@ def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:
     with jax.enable_x64(True):
         try:
             return function(True), True
-        except jax.errors.JaxRuntimeError:
-            raise  # no matter of precision: it was compiled, and failed as it ran
         except Exception as error:
+            if failed_running(error):
+                raise  # no matter of precision
             try:
                 narrow = function(False)
             except Exception:

@@ -318,16 +318,17 @@ class StreamedColumns(Mapping[str, Column]):
         return len(self._leaves)
 
 
-def table_of(data: PyTree, n_rows: int) -> RowTable:
-    """The rows of a model's data, its named arrays as columns."""
+def table_of(data: PyTree, present: Bool[jax.Array, " rows"] | Bool[np.ndarray, " rows"]) -> RowTable:
+    """The rows of a model's data, its named arrays as columns. In place of absent rows there are values of others."""
+    n_rows, absent = len(present), frozenset(np.flatnonzero(~np.asarray(present)).tolist())
     if isinstance(data, Stream):
-        return RowTable((StreamedBlock.of(data),), frozenset(np.flatnonzero(~np.asarray(data.left)).tolist()))
+        return RowTable((StreamedBlock.of(data),), absent)
     named = zip(parameter_names(data), jax.tree.leaves(data), strict=True)
     columns: dict[str, Column] = {}
     for name, leaf in named:
         if leaf.shape[:1] == (n_rows,) and (leaf.ndim == 1 or (leaf.ndim == 2 and leaf.shape[1] <= MOST_COLUMNS)):
             columns |= columns_of(name, np.asarray(leaf))  # what has no columns stays where it is, be it on a GPU
-    return RowTable((Block(ROW, n_rows, columns=columns),))
+    return RowTable((Block(ROW, n_rows, columns=columns),), absent)
 
 
 NEIGHBOURS = 1000

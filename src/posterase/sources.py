@@ -10,6 +10,7 @@ from __future__ import annotations
 import abc
 import mmap
 import os
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +28,9 @@ BATCH_ROWS = 2**16
 
 BUFFER_BYTES = 2**20
 """What is read of a parquet file, or copied from a mapped one, at once."""
+
+CHUNK = re.compile(r"(?:c/)?(\d+)(?:[./]\d+)*")
+"""The name of a chunk's file in the folder of a zarr array; first comes its place along the rows."""
 
 MAKE_ANEW = "leave the files alone while they are streamed; where they have to change, make the stream and model anew."
 
@@ -55,20 +59,25 @@ class Reader(abc.ABC):
         """Let go of what `read` gave."""
         return
 
-    def check(self) -> None:
-        """Raise `StreamError` where the rows are no longer those that they were."""
+    def check(self, start: int, stop: int) -> None:
+        """Raise `StreamError` where rows from `start` to before `stop` are no longer those that they were."""
         return
 
 
 class Sliced(Reader):
     """Whatever has a shape, a dtype and slices: an array in memory, a data set of h5py."""
 
-    def __init__(self, array: Any):
+    def __init__(self, array: Any, file: Path | None = None):
         self.array = array
         self.shape, self.dtype = tuple(array.shape), np.dtype(array.dtype)
+        self._file = None if file is None or not file.exists() else Unchanged(file)
 
     def read(self, start: int, stop: int) -> Rows:
         return np.asarray(self.array[start:stop])
+
+    def check(self, start: int, stop: int) -> None:
+        if self._file is not None:
+            self._file.check()
 
     def take(self, ids: Int[np.ndarray, " some"]) -> Rows:
         return np.array(self.array[ids])
@@ -78,12 +87,11 @@ class Mapped(Sliced):
     """A memory-mapped file."""
 
     def __init__(self, array: Shaped[np.ndarray, "rows ..."], memory: mmap.mmap, file: np.memmap[Any, Any] | None):
-        super().__init__(array.view(np.ndarray))
+        name = None if file is None else file.filename
+        super().__init__(array.view(np.ndarray), None if name is None else Path(name))
         self.step_rows = max(1, BUFFER_BYTES // max(1, array.nbytes // max(1, len(array))))
         self._memory = memory
         self._address = int(np.frombuffer(memory, np.uint8).__array_interface__["data"][0])
-        name = None if file is None else file.filename
-        self._file = None if name is None else Unchanged(Path(name))
         # A private mapping may hold changes of the user's own, which its pages alone know of.
         self._can_release = hasattr(memory, "madvise") and file is not None and file.mode != "c"
 
@@ -100,30 +108,31 @@ class Mapped(Sliced):
         start = (low - self._address) // mmap.PAGESIZE * mmap.PAGESIZE
         self._memory.madvise(mmap.MADV_DONTNEED, start, high - self._address - start)
 
-    def check(self) -> None:
-        if self._file is not None:
-            self._file.check()
-
 
 class ZarrRows(Sliced):
-    """An array of zarr. What is not stored reads as its fill value there, so that its metadata are watched."""
+    """An array of zarr. A chunk that is gone would read as the fill value, so that chunks' files are watched."""
 
     def __init__(self, array: Any):
-        super().__init__(array)
         stored = getattr(array, "shards", None) or array.chunks
-        self.chunk_rows = int(stored[0]) if stored else 1
         root = getattr(array.store, "root", None)
         folder = None if root is None else Path(root) / array.path
-        names = ("zarr.json", ".zarray")
-        found = [] if folder is None else [folder / name for name in names if (folder / name).exists()]
-        self._file = Unchanged(found[0]) if found else None
+        names = [] if folder is None else [folder / name for name in ("zarr.json", ".zarray")]
+        super().__init__(array, next((name for name in names if name.exists()), None))
+        self.chunk_rows = int(stored[0]) if stored else 1
+        self._chunks: dict[int, list[Unchanged]] = {}
+        for path in [] if folder is None else sorted(folder.rglob("*")):
+            place = CHUNK.fullmatch(path.relative_to(folder).as_posix()) if path.is_file() else None
+            if place is not None:
+                self._chunks.setdefault(int(place[1]), []).append(Unchanged(path))
 
     def take(self, ids: Int[np.ndarray, " some"]) -> Rows:
         return np.asarray(self.array.oindex[ids])
 
-    def check(self) -> None:
-        if self._file is not None:
-            self._file.check()
+    def check(self, start: int, stop: int) -> None:
+        super().check(start, stop)
+        for place in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+            for chunk in self._chunks.get(place, ()):
+                chunk.check()
 
 
 class ParquetColumn(Reader):
@@ -168,7 +177,7 @@ class ParquetColumn(Reader):
                 found[own] = self._numbers(wanted, int(ids[own][0]))
         return found
 
-    def check(self) -> None:
+    def check(self, start: int, stop: int) -> None:
         self._file.check()
 
     def _from(self, start: int) -> Iterator[Rows]:
@@ -240,6 +249,8 @@ def _of_leaf(leaf: Any) -> Reader:
         return found
     if isinstance(leaf, np.ma.MaskedArray):
         raise DataError("a source is a masked array, whose mask would be lost.", "fill it.")
+    if hasattr(leaf, "iloc"):  # of pandas, where leaf[3] is the row that is called 3
+        leaf = leaf.to_numpy()
     if isinstance(leaf, np.ndarray):
         return _of_array(leaf)
     if not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")):
@@ -247,7 +258,10 @@ def _of_leaf(leaf: Any) -> Reader:
             f"a source is a {type(leaf).__name__}.",
             "pass arrays (numpy.load(…, mmap_mode='r'), zarr, h5py) or paths of .npy, .zarr or .parquet files.",
         )
-    return ZarrRows(leaf) if hasattr(leaf, "oindex") and hasattr(leaf, "store") else Sliced(leaf)
+    if hasattr(leaf, "oindex") and hasattr(leaf, "store"):
+        return ZarrRows(leaf)
+    file: Any = getattr(leaf, "file", None)  # of h5py; one that is open for writing may change
+    return Sliced(leaf, Path(file.filename) if getattr(file, "mode", None) == "r" else None)
 
 
 def _of_array(array: Shaped[np.ndarray, "..."]) -> Reader:
@@ -256,7 +270,7 @@ def _of_array(array: Shaped[np.ndarray, "..."]) -> Reader:
     while base is not None and not isinstance(base, mmap.mmap):
         file = base if isinstance(base, np.memmap) else file
         base = getattr(base, "base", None)
-    return Sliced(array) if base is None else Mapped(array, base, file)
+    return Sliced(array) if base is None or not array.ndim else Mapped(array, base, file)
 
 
 def _of_path(path: Path, columns: Sequence[str] | None) -> PyTree:

@@ -37,6 +37,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Shaped
 from posterase.checks import check_kind, check_values, path_of, row_count, rows_of, whole_number
 from posterase.errors import DataError, InvalidOptionError, PosteraseError, StreamError
 from posterase.parameters import parameter_names
+from posterase.precision import failed_running
 from posterase.sources import MAKE_ANEW, Reader, opened
 from posterase.sums import AbstractRows, Summand, add_up
 
@@ -159,7 +160,7 @@ class Source:
         reader, name = self.readers[leaf], self.names[leaf]
         out = _empty((size, *reader.shape[1:]), self.dtypes[leaf])
         with _told_where(f"rows {start} to {stop - 1} of {name}"):
-            reader.check()
+            reader.check(start, stop)
             for at in range(start, stop, reader.step_rows or stop - start):
                 end = min(at + (reader.step_rows or stop - start), stop)
                 rows = reader.read(at, end)
@@ -175,7 +176,7 @@ class Source:
     def _taken(self, leaf: int, ids: Int[np.ndarray, " some"]) -> np.ndarray:
         reader, name = self.readers[leaf], self.names[leaf]
         with _told_where(f"rows of {name}"):
-            reader.check()
+            reader.check(int(ids.min(initial=0)), int(ids.max(initial=0)) + 1)
             rows = reader.take(ids)
             check_values(name, rows, self.dtypes[leaf])
         return rows.astype(self.dtypes[leaf], copy=False)
@@ -424,7 +425,7 @@ def told(function: Callable[P, R]) -> Callable[P, R]:
 def _read_error(error: BaseException) -> PosteraseError | None:
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, jax.errors.JaxRuntimeError):
+        if failed_running(seen):
             said = str(seen)
             return next((each for each in reversed(_raised) if each.problem in said), None)
         seen = seen.__cause__ or seen.__context__

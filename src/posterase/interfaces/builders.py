@@ -41,7 +41,7 @@ class Fit(NamedTuple):
     @classmethod
     def of(cls, model: AbstractModel, draws: Draws, code: str) -> Fit:
         """With what is known of the rows."""
-        table = table_of(model.data, len(model.present)) if draws.container is None else draws.container.table
+        table = table_of(model.data, model.present) if draws.container is None else draws.container.table
         return cls(model, draws, table, code)
 
 
