@@ -5,8 +5,8 @@
 
 A mesh has two axes. Along `chains` every device has some of the chains, draws or particles, and needs nothing of the
 others. Along `rows` every device has some of the data's rows, and sums over rows are added up between devices: where
-one evaluation takes long, or for data that no device can hold, which are cut beforehand. The same key gives the same draws whatever
-the mesh, to the rounding of sums in another order.
+one evaluation takes long, or for data that no device can hold, which are cut beforehand. The same key gives the same
+draws whatever the mesh, to the rounding of sums in another order.
 
 What runs over a mesh is set by `over(mesh)`, which is jax's ambient mesh; functions below follow it where there is one,
 and are jax's own `lax.map` and `vmap` where there is none. Every result is on all devices, so that every process can

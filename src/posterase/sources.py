@@ -118,7 +118,7 @@ class ZarrRows(Sliced):
         folder = None if root is None else Path(root) / array.path
         names = [] if folder is None else [folder / name for name in ("zarr.json", ".zarray")]
         super().__init__(array, next((name for name in names if name.exists()), None))
-        self.chunk_rows = int(stored[0]) if stored else 1
+        self.chunk_rows = self.step_rows = int(stored[0]) if stored else 1
         self._chunks: dict[int, list[Unchanged]] = {}
         for path in [] if folder is None else sorted(folder.rglob("*")):
             place = CHUNK.fullmatch(path.relative_to(folder).as_posix()) if path.is_file() else None

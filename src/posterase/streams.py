@@ -9,7 +9,7 @@ other. So the files are read once for every `numerics.densities.batch_size` draw
 gradients too (`posterase.sums`).
 
 **Memory.** At most `MOST_BLOCKS` blocks are held at once: one in use, one on its way into compiled code, two being read
-ahead, and what the libraries that decode them hold. Beyond that there is a byte a row, the mask of the rows that are
+ahead, and what the libraries that decode them hold. Beyond that there are eight bytes a row, masks of the rows that are
 present, and what an evaluation of one piece at all draws of a batch takes.
 
 **Removed rows** stay in the files, which are the user's to change. They do not get beyond the reading: in a piece they
@@ -295,7 +295,7 @@ def stream(
 ) -> Stream:
     """Rows that stay in their files, as the data of a `pe.Model`: for data larger than memory.
 
-    At most ten blocks are in memory at once, and a byte a row. A pass over all rows evaluates up to 256 draws on a CPU.
+    At most ten blocks are in memory at once, and eight bytes a row. A pass over all rows evaluates up to 256 draws on a CPU.
     Values are looked at when they are first read: NaN, and numbers that jax cannot hold, are refused there.
 
     Parameters
