@@ -515,8 +515,8 @@ Path("/proc/self/clear_refs").write_text("5")
 data = pe.stream(path) if kind == "stream" else jax.tree.map(lambda *parts: np.concatenate(parts), *x.blocks())
 model = make(data)
 pe.Transport()(0, model, draws, model.removal(np.arange(100)))
-block = x.block_bytes / 2**20
-print(json.dumps({"blocks": (status("VmHWM") - before) / block, "data": x.n_blocks, "of masks": 8 * x.n_rows / x.block_bytes}))
+held, masks = (status("VmHWM") - before) * 2**20 / x.block_bytes, 8 * x.n_rows / x.block_bytes
+print(json.dumps({"blocks": held, "data": x.n_blocks, "of masks": masks}))
 """
 
 

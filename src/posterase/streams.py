@@ -295,8 +295,8 @@ def stream(
 ) -> Stream:
     """Rows that stay in their files, as the data of a `pe.Model`: for data larger than memory.
 
-    At most ten blocks are in memory at once, and eight bytes a row. A pass over all rows evaluates up to 256 draws on a CPU.
-    Values are looked at when they are first read: NaN, and numbers that jax cannot hold, are refused there.
+    At most ten blocks are in memory at once, and eight bytes a row. A pass over all rows evaluates up to 256 draws on
+    a CPU. Values are looked at when they are first read: NaN, and numbers that jax cannot hold, are refused there.
 
     Parameters
     ----------
