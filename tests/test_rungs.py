@@ -55,14 +55,16 @@ def test_what_is_drawn_are_the_librarys_draws(seen, monkeypatch, tmp_path):
     new_figure = figures.new_figure
     monkeypatch.setattr(figures, "new_figure", lambda *size: drawn.setdefault("figure", new_figure(*size)))
     assert figures.draw_rungs(seen, tmp_path / "rungs.png").stat().st_size > 20_000
-    model, removal = rungs.request()
     shown = np.linspace(0, 3999, figures.CLOUD_DRAWS).astype(int)
-    for name, axis in zip(QUICK, drawn["figure"].axes[1:], strict=False):
-        own = getattr(pe, name)()(0, model, seen.clouds[0].draws, removal).draws
+    for cloud, axis in zip(seen.clouds, drawn["figure"].axes, strict=False):
         points = axis.collections[0]
-        np.testing.assert_array_equal(points.get_offsets(), own.matrix()[shown])
-        counts = np.asarray(own.weights, float).ravel()[shown] * own.weights.size
+        np.testing.assert_array_equal(points.get_offsets(), cloud.draws.matrix()[shown])
+        counts = np.asarray(cloud.draws.weights, float).ravel()[shown] * 4000
         np.testing.assert_allclose(points.get_sizes(), np.minimum(figures.POINT * counts, figures.LARGEST_POINT))
+    model, removal = rungs.request()
+    own = pe.Reweight()(0, model, seen.clouds[0].draws, removal).draws
+    np.testing.assert_array_equal(own.weights, seen.clouds[1].draws.weights)
+    assert np.ptp(np.asarray(own.weights)) > 0
 
 
 def test_the_command(seen, monkeypatch, tmp_path):
