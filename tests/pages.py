@@ -31,7 +31,7 @@ def run(page: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
     for number, example in enumerate(examples(page)):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            exec(compile(example.code, f"{page}, block {number}", "exec"), names)
+            exec(compile(example.code, f"{page}, block {number}", "exec", dont_inherit=True), names)
         if example.shown is not None:
             assert alike(printed.getvalue(), example.shown), f"{page}, block {number} prints\n{printed.getvalue()}"
     return names

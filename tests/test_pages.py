@@ -7,10 +7,10 @@ import pytest
 
 from tests import pages
 
-QUICK = ["docs/when-not-to-trust.md", "docs/paper.md", "docs/how-to-add.md"]
+RUN = ["docs/when-not-to-trust.md", "docs/paper.md", pytest.param("docs/how-to-add.md", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("page", QUICK)
+@pytest.mark.parametrize("page", RUN)
 def test_a_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert any(example.shown for example in pages.examples(page)), "a page that shows nothing cannot be checked"

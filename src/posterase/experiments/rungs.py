@@ -4,9 +4,9 @@
 
     above ~ Bernoulli(1/(1 + exp(−intercept − slope · bmi))),        intercept, slope ~ N(0, 5)
 
-with bmi in fixed units, (BMI − 25)/5. The patients with a BMI of 30 or more are to be forgotten. Without them nobody knows
-as well how the risk goes on: the cloud has to move, to spread along the slope, and to turn. With two parameters the kept
-posterior is known to rounding, from its density on a grid.
+with bmi in fixed units, (BMI − 25)/5. The patients with a BMI of 30 or more are to be forgotten. Without them it is
+less well known how the risk goes on: the cloud has to move, to spread along the slope, and to turn. With two
+parameters the kept posterior is known to rounding, from its density on a grid.
 """
 
 from __future__ import annotations
@@ -158,15 +158,16 @@ def make_model(bmi: Float[np.ndarray, " patients"], above: Bool[np.ndarray, " pa
 
 def on_a_grid(model: Model) -> Grid:
     """A posterior's mass on a grid that holds all of it."""
-    like = {"intercept": jnp.zeros(()), "slope": jnp.zeros(())}
-    grid = Grid(np.linspace(-3, 2, ALONG), np.linspace(-2, 5, ALONG), np.zeros((ALONG, ALONG)))
-    for _ in range(2):  # a coarse one says where it is
-        log_density = evaluate_at(LogDensity(model), grid.points, like)
-        mass = np.exp(log_density - log_density.max()).reshape(ALONG, ALONG)
-        coarse = grid._replace(mass=mass / mass.sum())
-        sides = [np.linspace(m - 6 * s, m + 6 * s, ALONG) for m, s in zip(coarse.mean, coarse.sd, strict=True)]
-        found, grid = coarse, Grid(*sides, np.zeros((ALONG, ALONG)))
-    return found
+    coarse = _grid(model, np.linspace(-3, 2, ALONG), np.linspace(-2, 5, ALONG))  # says where it is
+    intercept, slope = (np.linspace(m - 6 * s, m + 6 * s, ALONG) for m, s in zip(coarse.mean, coarse.sd, strict=True))
+    return _grid(model, intercept, slope)
+
+
+def _grid(model: Model, intercept: Float[np.ndarray, " along"], slope: Float[np.ndarray, " along"]) -> Grid:
+    empty = Grid(intercept, slope, np.zeros((ALONG, ALONG)))
+    log_density = evaluate_at(LogDensity(model), empty.points, {"intercept": jnp.zeros(()), "slope": jnp.zeros(())})
+    mass = np.exp(log_density - log_density.max()).reshape(ALONG, ALONG)
+    return empty._replace(mass=mass / mass.sum())
 
 
 def _judged(erased: Erased) -> str:
