@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import posterase as pe
@@ -15,6 +18,8 @@ from posterase.columns import lagged
 from posterase.model import LogDensity
 from posterase.numerics.densities import evaluate_at
 from posterase.rows import table_of
+from posterase.sampling.sample import _put, _room
+from posterase.sums import _plainly, sum_rows
 
 ROWS, PARAMETERS, DRAWS, REMOVED = 100_000, 50, 256, 100
 
@@ -34,7 +39,41 @@ def density_of(elements: int) -> Any:
     return run
 
 
+def gradients_by(summed: Any) -> Any:
+    """Values and gradients over all rows at some draws, the blocks' sum differentiated as `summed` is."""
+    model = logistic(ROWS, PARAMETERS)
+    thetas = jnp.asarray(np.random.default_rng(0).normal(0, 0.1, (16, PARAMETERS)), jnp.float32)
+
+    @jax.jit
+    def gradients(density: LogDensity, at: Any) -> Any:
+        with mock.patch("posterase.model.sum_rows", summed):  # while the program is traced, which is once
+            return jax.vmap(jax.value_and_grad(density))(at)
+
+    return lambda: gradients(LogDensity(model), thetas)
+
+
+def megabytes(program: Any, *args: Any) -> float:
+    """What a compiled program's arguments and results take."""
+    stats = program.lower(*args).compile().memory_analysis()
+    return float(stats.argument_size_in_bytes + stats.output_size_in_bytes - stats.alias_size_in_bytes) / 1e6
+
+
+def held_by_draws() -> Ratio:
+    """What the draws of a run in 20 pieces take: joined at the end, and put into one room as they come."""
+    piece = jnp.zeros((4, 50, 1000), jnp.float32)
+    joined = megabytes(jax.jit(lambda pieces: jnp.concatenate(pieces, axis=1)), [piece] * 20)
+    placed = megabytes(_put, _room(piece, 1000), piece, 0)
+    return Ratio("1,000 draws of 4 chains in 20 pieces, joined at the end / put in place", joined, placed, unit=" MB")
+
+
 def run() -> Iterator[Ratio]:
+    yield held_by_draws()
+    yield compare(
+        f"Values and gradients over {ROWS:,} rows at 16 draws, forwards and backwards / in one pass",
+        gradients_by(_plainly),
+        gradients_by(sum_rows),
+        repeats=15,
+    )
     if hasattr(posterase.model, "CUT_ELEMENTS"):
         what = f"A density of {ROWS:,} rows at {DRAWS} draws, by blocks of 2^20 numbers / of 2^18"
         yield compare(what, density_of(2**20), density_of(2**18), repeats=5)

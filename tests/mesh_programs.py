@@ -102,33 +102,45 @@ def everything(mesh) -> dict[str, list]:
     return {name: np.asarray(values, float).tolist() for name, values in made.items()}
 
 
-def sums(mesh) -> dict[str, list]:
-    """Where a gradient over several blocks of rows adds up between devices; where one with shared parameters does."""
+def talk(mesh) -> dict[str, list]:
+    """Where derivatives over several blocks of rows add up between devices; and where jax would."""
     import jax
     import jax.numpy as jnp
 
-    import posterase as pe
-    from posterase import devices
+    import posterase.model
+    from posterase import devices, sums
     from posterase.model import LogDensity
 
     model, _ = problem(rows=300_000)
 
-    def shared(self, params, data, counted):
-        rows = devices.cut_rows((data, counted), mesh.shape["rows"])
-        return jax.vmap(lambda part: self._sum_blocks(params, *part))(rows).sum()
-
-    def places() -> list[str]:
+    def places(derivative) -> list[str]:
         """The parts of the compiled program that talk to other devices: its main part, or the body of a loop."""
         with devices.over(mesh):
-            gradient = jax.jit(lambda density, at: jax.grad(lambda beta: density({"beta": beta}))(at))
-            program = gradient.lower(LogDensity(model.spread()), jnp.zeros(3)).compile().as_text()
+            program = jax.jit(derivative).lower(LogDensity(model.spread()), jnp.ones((5, 3))).compile().as_text()
         parts = re.findall(r"^(?:ENTRY )?%([\w.\-]+) \([^\n]*\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
         return [name for name, text in parts for _ in re.findall(r" all-reduce\(", text)]
 
-    found = {"as it is": places()}
+    def gradients(density, betas):
+        return jax.vmap(jax.grad(lambda beta: density({"beta": beta})))(betas)
+
+    def products(density, betas):
+        return jax.jvp(lambda at: gradients(density, at), (betas,), (betas,))[1]
+
+    def left_to_jax(params, term, rows):
+        """The sum over rows that jax knows to be on several devices, differentiated as it stands."""
+        blocks = rows.blocks
+
+        def cut(leaf):
+            folded = leaf.reshape(mesh.shape["rows"], -1, *leaf.shape[1:])
+            return jax.lax.with_sharding_constraint(folded, jax.sharding.PartitionSpec("rows"))
+
+        own = jax.tree.map(cut, (blocks.data, blocks.counted))
+        return jax.vmap(lambda part: sums._plainly(params, term, sums.Blocks(*part, blocks.size)))(own).sum()
+
+    found = {"gradients": places(gradients), "products": places(products)}
     jax.clear_caches()
-    pe.Model._sum_rows = shared
-    return found | {"with shared parameters": places()}
+    posterase.model.sum_rows = left_to_jax
+    return found | {"gradients, left to jax": places(gradients)}
 
 
 def streamed(mesh) -> list[str]:
@@ -161,7 +173,7 @@ def main(what: str, target: str, chains: str, rows: str) -> None:
 
     pe.join()
     mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
-    programs = {each.__name__: each for each in (few, some, everything, sums, streamed, endless)}
+    programs = {each.__name__: each for each in (few, some, everything, talk, streamed, endless)}
     found = programs[what](mesh)
     if jax.process_index() == 0:
         Path(target).write_text(json.dumps(found))

@@ -82,10 +82,11 @@ def test_8_devices_make_everything_that_one_makes(tmp_path, everything, chains, 
 
 def test_a_gradient_takes_one_sum_between_devices_however_many_blocks_of_rows(tmp_path):
     """Not one a block, which devices would spend their time waiting for."""
-    found = made("sums", tmp_path, 1, 2)
-    assert len(found["as it is"]) == 1
-    assert found["as it is"][0].startswith("main")
-    assert any(not place.startswith("main") for place in found["with shared parameters"])
+    found = made("talk", tmp_path, 1, 2)
+    for derivative in ("gradients", "products"):
+        assert len(found[derivative]) == 1
+        assert found[derivative][0].startswith("main")
+    assert any(not place.startswith("main") for place in found["gradients, left to jax"])
 
 
 def test_two_processes_make_the_draws_of_one(tmp_path):

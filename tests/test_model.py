@@ -111,6 +111,22 @@ def test_blocks_change_nothing(monkeypatch, x64):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), whole, blocked)
     blocked_hessian = jax.hessian(model.log_density)(theta)
     np.testing.assert_allclose(blocked_hessian["beta"]["beta"], hessian["beta"]["beta"], rtol=1e-12)
+    twice_backwards = jax.jacrev(jax.jacrev(model.log_density))(theta)
+    np.testing.assert_allclose(twice_backwards["beta"]["beta"], hessian["beta"]["beta"], rtol=1e-12)
+
+
+def test_blocks_are_differentiable_in_the_data_too(monkeypatch, x64):
+    known = LinearRegression.make(rows=1000)
+    theta = {"beta": jnp.array([0.3, -0.2, 0.9])}
+
+    def slope():
+        model = known.model()
+        density = lambda data, theta: model_file.with_rows(model, data, model.present).log_density(theta)  # noqa: E731
+        return jax.grad(density, argnums=(0, 1))(model.data, theta)
+
+    whole = slope()
+    monkeypatch.setattr(model_file, "BLOCK_ELEMENTS", 1)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12), whole, slope())
 
 
 def test_jit_and_vmap(precision):

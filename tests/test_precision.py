@@ -4,12 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import posterase as pe
 from posterase.errors import CoarseRowsWarning, PrecisionError
 from posterase.model import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate, expectation
 from posterase.precision import numpy_as_jax
+from posterase.sampling.batches import BatchDensity
+from tests import mesh_programs
 
 ROWS = 1_000_000
 
@@ -131,3 +134,29 @@ def test_expectations_do_not_depend_on_the_batches(x64):
     for elements in (2**22, 2**20, 2**17):
         batched = expectation(lambda theta: theta**2, thetas, weights, elements)
         np.testing.assert_allclose(batched, whole, rtol=1e-12)
+
+
+def products(jaxpr):
+    """The precision of every matrix product of a program, those of its loops included."""
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            yield equation.params["precision"]
+        for inner in jaxprs_in_params(equation.params):
+            yield from products(inner)
+
+
+@pytest.mark.parametrize("rows", [10, 300_000])
+def test_matrix_products_have_all_digits_unless_the_user_says_otherwise(rows):
+    """On a GPU jax would round float32 to three of them."""
+    model = mesh_programs.problem(rows=rows)[0]
+    theta = {"beta": jnp.zeros(3)}
+    density, batch = LogDensity(model), BatchDensity(model, jnp.arange(5), jnp.array(5))
+
+    def found(function):
+        return set(products(jax.make_jaxpr(jax.value_and_grad(function))(theta).jaxpr))
+
+    highest = jax.lax.Precision.HIGHEST
+    assert found(density) == {(highest, highest)}
+    with jax.default_matmul_precision("tensorfloat32"):
+        assert found(density) == {(jax.lax.Precision.HIGH, jax.lax.Precision.HIGH)}
+    assert found(batch) == {None}

@@ -19,7 +19,7 @@ from posterase.sampling import batches
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
-from posterase.sampling.sample import sample, start
+from posterase.sampling.sample import _put, _room, sample, start
 from posterase.sampling.sampler import NoiseFree, streams
 from posterase.sampling.schedules import Constant, Polynomial
 from posterase.sampling.sghmc import SGHMC
@@ -219,6 +219,15 @@ def test_cut_runs_are_the_same_to_the_bit(sampler, tmp_path):
     thinned = np.asarray(sample(model, sampler, state, 8, thin=5).draws.params["beta"])
     np.testing.assert_array_equal(thinned, whole[:, 4::5])
     assert len({tuple(chain[-1]) for chain in whole}) == 3
+
+
+def test_draws_that_come_in_pieces_are_held_once():
+    piece = {"beta": jnp.zeros((4, 5, 1000))}
+    room = _room(piece, 50)
+    held = _put.lower(room, piece, 5).compile().memory_analysis()
+    assert held.alias_size_in_bytes == room["beta"].nbytes == held.output_size_in_bytes
+    copied = jax.jit(_put.__wrapped__).lower(room, piece, 5).compile().memory_analysis()
+    assert copied.alias_size_in_bytes == 0
 
 
 def test_files_of_another_run_are_refused(tmp_path):

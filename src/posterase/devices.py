@@ -183,15 +183,15 @@ def sum_parts(function: Callable[..., Array], over_first_axis: PyTree, shared: S
     )
 
 
-def _cut(function: Callable[..., T], whole: PyTree, shared: Shared, out: PartitionSpec) -> T:
+def _cut(function: Callable[..., T], whole: PyTree, shared: Shared, out: PartitionSpec, axis: str = CHAINS) -> T:
     arrays, rest = eqx.partition(shared, eqx.is_array)
     # Without vma: other libraries' loops start from constants, which do not vary over chains as what follows does.
     # Nothing is differentiated across the cut, where it would matter.
     return jax.shard_map(
         lambda part, arrays: function(part, *eqx.combine(arrays, rest)),
-        in_specs=(PartitionSpec(CHAINS), PartitionSpec()),
+        in_specs=(PartitionSpec(axis), PartitionSpec()),
         out_specs=out,
-        axis_names={CHAINS},
+        axis_names={axis},
         check_vma=False,
     )(whole, arrays)
 
@@ -220,24 +220,11 @@ def _length(tree: PyTree) -> int:
 # --- along rows
 
 
-def cut_rows(rows: PyTree, parts: int) -> PyTree:
-    """Arrays of rows with a leading axis of parts, one for every device along it."""
-
-    def cut(leaf: Array) -> Array:
-        folded = leaf.reshape(parts, -1, *leaf.shape[1:])
-        return jax.lax.with_sharding_constraint(folded, PartitionSpec(ROWS))
-
-    return jax.tree.map(cut, rows)
-
-
-def for_each(tree: PyTree, parts: int) -> PyTree:
-    """A copy for every device along rows, so that each adds up gradients by itself, and they are added once."""
-
-    def copied(leaf: Array) -> Array:
-        copies = jnp.broadcast_to(leaf, (parts, *leaf.shape))
-        return jax.lax.with_sharding_constraint(copies, PartitionSpec(ROWS))
-
-    return jax.tree.map(copied, tree)
+def sum_rows(function: Callable[..., PyTree], rows: PyTree, shared: Shared = ()) -> PyTree:
+    """The sum over devices of `function(rows of its own, *shared)`; there are as many rows for each."""
+    return _cut(
+        lambda own, *shared: jax.lax.psum(function(own, *shared), ROWS), rows, shared, PartitionSpec(), axis=ROWS
+    )
 
 
 def place_rows(rows: Shaped[Array, "rows ..."], parts: int) -> Shaped[Array, "filled ..."]:

@@ -40,8 +40,9 @@ from posterase import checks, devices
 from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
-from posterase.precision import as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
-from posterase.streams import Stream, data_of, shapes_of, sum_rows, taken, told
+from posterase.precision import all_digits, as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
+from posterase.streams import Counted, Stream, data_of, shapes_of, taken, told
+from posterase.sums import Blocks, Spread, Term, sum_rows
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
@@ -209,10 +210,12 @@ class AbstractModel(eqx.Module):
         terms = self._transformed(lambda transform, leaf: transform.log_det_jacobian(leaf), theta)
         return sum(jax.tree.leaves(terms), start=jnp.zeros(()))
 
+    @all_digits()
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         """log p(θ) + log p(present rows | θ), at unconstrained parameters, Jacobian included."""
         return self.log_joint(self.constrain(theta)) + self.log_det_jacobian(theta)
 
+    @all_digits()
     def removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
         """log p(S | θ) − log p(S − S′ | θ), at unconstrained parameters."""
         return self.log_removed(self.constrain(theta), removal)
@@ -397,29 +400,18 @@ class Model(AbstractModel):
     def _sum_rows(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
         """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
         if isinstance(data, Stream):
-            return sum_rows(params, jax.tree_util.Partial(_sum_counted, self.log_likelihood), data, counted)
+            return sum_rows(params, self._term, Counted(data, counted))
         parts = devices.shards(devices.ROWS)
-        if parts == 1 or counted.shape[0] % parts:
-            return self._sum_blocks(params, data, counted)
-        rows = devices.cut_rows((data, counted), parts)
-        return jax.vmap(lambda part, own: self._sum_blocks(own, *part))(rows, devices.for_each(params, parts)).sum()
+        rows = Blocks(data, counted, self._block_rows)
+        if parts > 1 and counted.shape[0] % parts == 0:
+            return sum_rows(params, self._term, Spread(rows))
+        if counted.shape[0] <= self._block_rows:
+            return self._term(params, data, counted)
+        return sum_rows(params, self._term, rows)
 
-    def _sum_blocks(self, params: PyTree, data: PyTree, counted: Bool[Array, " rows"]) -> Float[Array, ""]:
-        """The same in blocks; the last block reaches back over rows already summed."""
-        total = counted.shape[0]
-        size = min(total, self._block_rows)
-
-        def sum_block(start: Int[Array, ""]) -> Float[Array, ""]:
-            first = jnp.minimum(start, total - size)
-            rows, count = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, first, size), (data, counted))
-            count &= first + jnp.arange(size) >= start
-            return _sum_counted(self.log_likelihood, params, rows, count)
-
-        if size == total:
-            return sum_block(jnp.array(0))
-        # checkpoint: reverse mode would otherwise keep what every block computed, which is of size rows.
-        accumulate = jax.checkpoint(lambda carry, start: (carry + sum_block(start), None))
-        return jax.lax.scan(accumulate, jnp.zeros((), widest_float()), jnp.arange(0, total, size))[0]
+    @property
+    def _term(self) -> Term:
+        return jax.tree_util.Partial(_sum_counted, self.log_likelihood)
 
 
 class _Alone(eqx.Module):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import jax
@@ -55,6 +56,19 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
         return leaf.astype(jnp.promote_types(leaf.dtype, dtype))
 
     return jax.tree.map(cast, tree)
+
+
+@contextmanager
+def all_digits() -> Iterator[None]:
+    """Matrix products in all digits of float32, unless `jax_default_matmul_precision` says otherwise.
+
+    Of a GPU's float32 products jax keeps three digits by default (TF32). Over millions of rows that makes an error in a
+    gradient of many standard deviations, for a third of its time at most (`python -m benchmarks low_precision`).
+    Mini-batches, whose gradients are noisy anyway, are left to the default.
+    """
+    chosen = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+    with jax.default_matmul_precision(chosen or "float32"):
+        yield
 
 
 def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:

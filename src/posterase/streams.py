@@ -5,11 +5,8 @@
 A *block* is what is read at once. It is asked of the host from inside compiled code, once for all draws that are
 evaluated side by side; while it is worked on, the next one is being read by a thread that lives no longer than that. A
 *piece* of a block, a few hundred rows, is what the likelihood is called on, so small that many draws fit beside each
-other. So the files are read once for every `numerics.densities.batch_size` draws, 256 of them on a CPU.
-
-**One pass for a gradient.** Reverse mode would go over all blocks forwards, and then backwards once more. But a sum
-needs no way back: value and gradient of every block are added up together, and the gradient is kept until it is asked
-for. The same holds for products with second derivatives, which differentiate that pass forwards.
+other. So the files are read once for every `numerics.densities.batch_size` draws, 256 of them on a CPU; for their
+gradients too (`posterase.sums`).
 
 **Memory.** At most `MOST_BLOCKS` blocks are held at once: one in use, one on its way into compiled code, two being read
 ahead, and what the libraries that decode them hold. Beyond that there is a byte a row, the mask of the rows that are
@@ -35,12 +32,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Shaped
 
 from posterase.checks import check_kind, check_values, path_of, row_count, rows_of, whole_number
 from posterase.errors import DataError, InvalidOptionError, PosteraseError, StreamError
 from posterase.parameters import parameter_names
 from posterase.sources import MAKE_ANEW, Reader, opened
+from posterase.sums import AbstractRows, Summand, add_up
 
 BLOCK_BYTES = 2**24
 """What is read at once, unless it is said otherwise."""
@@ -381,60 +379,25 @@ def among(mask: Bool[Array, " rows"], ids: Int[Array, " some"]) -> Bool[Array, "
     return mask.at[ids].get(mode="fill", fill_value=False)
 
 
-# --- sums
+class Counted(AbstractRows):
+    """Rows of a stream, of which some count."""
 
+    stream: Stream
+    counted: Bool[Array, " rows"]
 
-@eqx.filter_custom_jvp
-def sum_rows(
-    params: PyTree,
-    term: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]],
-    data: Stream,
-    counted: Bool[Array, " rows"],
-) -> Float[Array, ""]:
-    """Σ term(params, rows, which of them count) over the pieces of a stream; differentiable in the parameters."""
-    return _summed(lambda rows, count: term(params, rows, count), data, counted)
+    def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
+        layout = self.stream.source.layout
 
+        def add_block(index: Int[Array, ""]) -> PyTree:
+            block = self.stream.block(index)
 
-@sum_rows.def_jvp  # type: ignore[untyped-decorator]
-def _sum_rows_jvp(primals: Any, tangents: Any) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    params, term, data, counted = primals
-    slope = jax.value_and_grad(lambda at, rows, count: term(at, rows, count))
-    value, slopes = _summed(lambda rows, count: slope(params, rows, count), data, counted)
-    moved = [
-        jnp.vdot(along, by)
-        for along, by in zip(
-            jax.tree.leaves(slopes), jax.tree.leaves(tangents[0], is_leaf=lambda leaf: leaf is None), strict=True
-        )
-        if by is not None
-    ]
-    return value, sum(moved, jnp.zeros((), value.dtype)).astype(value.dtype)
+            def add_piece(at: Int[Array, ""]) -> PyTree:
+                rows, ids = self.stream.piece(block, index * layout.block_rows, at)
+                return summand(rows, among(self.counted, ids), *shared)
 
+            return add_up(add_piece, jnp.arange(0, layout.padded_rows, layout.piece_rows))
 
-def _summed(
-    one: Callable[[PyTree, Bool[Array, " rows"]], PyTree], data: Stream, counted: Bool[Array, " rows"]
-) -> PyTree:
-    layout = data.source.layout
-    shape = jax.eval_shape(one, data.shapes(layout.piece_rows), jax.ShapeDtypeStruct((layout.piece_rows,), bool))
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-
-    def add_block(index: Int[Array, ""]) -> PyTree:
-        block = data.block(index)
-
-        def add_piece(at: Int[Array, ""]) -> PyTree:
-            rows, ids = data.piece(block, index * layout.block_rows, at)
-            return one(rows, among(counted, ids))
-
-        return _over(add_piece, jnp.arange(0, layout.padded_rows, layout.piece_rows), zero)
-
-    return _over(add_block, jnp.arange(layout.n_blocks), zero)
-
-
-def _over(each: Callable[[Int[Array, ""]], PyTree], places: Int[Array, " n"], zero: PyTree) -> PyTree:
-    if len(places) == 1:
-        return each(places[0])
-    # checkpoint: where this is differentiated backwards, blocks are read again, not kept.
-    add = jax.checkpoint(lambda sums, at: (jax.tree.map(jnp.add, sums, each(at)), None))
-    return jax.lax.scan(add, zero, places)[0]
+        return add_up(add_block, jnp.arange(layout.n_blocks))
 
 
 # --- errors in reading, on their way through compiled code

@@ -34,7 +34,7 @@ from posterase.errors import InvalidOptionError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
 from posterase.numerics.transport_maps import DENSE_UP_TO
-from posterase.precision import as_jax, cast_floats, in_float64
+from posterase.precision import all_digits, as_jax, cast_floats, in_float64
 
 TRIAL_PARTICLES = 64
 """How many particles of each half try out a step size."""
@@ -312,6 +312,7 @@ def _one_move(
 
 
 @eqx.filter_jit
+@all_digits()
 def _trial(
     key: Key[Array, ""],
     kernel: Moves,
@@ -328,6 +329,7 @@ def _trial(
 
 
 @eqx.filter_jit
+@all_digits()
 def _run(
     key: Key[Array, ""],
     kernel: Moves,

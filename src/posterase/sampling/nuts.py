@@ -24,7 +24,7 @@ from posterase.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
-from posterase.precision import cast_floats, widest_float
+from posterase.precision import all_digits, cast_floats, widest_float
 from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
 from posterase.streams import told
@@ -127,6 +127,7 @@ def _nuts(
 
 
 @eqx.filter_jit
+@all_digits()
 def _warm(
     keys: Key[Array, " chain"], model: AbstractModel, thetas: PyTree, steps: int, target: float
 ) -> tuple[Any, dict[str, Any], Int[Array, "chain steps"]]:
@@ -144,6 +145,7 @@ def _warm(
 
 
 @eqx.filter_jit
+@all_digits()
 def _draw(
     keys: Key[Array, " chain"], model: AbstractModel, state: Any, settings: dict[str, Any], done: Array, draws: int
 ) -> tuple[Any, tuple[PyTree, Array, Array]]:

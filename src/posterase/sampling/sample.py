@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -102,17 +103,36 @@ def _sample(
     # A loop of unknown length asks the host before every step, which a GPU would wait for; a CPU does not mind, and
     # need not compile for every length.
     between = jnp.asarray(thin, jnp.int32) if jax.default_backend() == "cpu" else thin
-    pieces, done = [], 0
+    params, done = None, 0
     while done < draws:
         size = min(piece, draws - done)
         state, thetas = _run(sampler, model, state, size, between)
         check_diverged(state)
-        pieces.append(thetas)
+        params = thetas if size == draws else _added(params, thetas, done, draws)
         done += size
         if report is not None:
             report(done, draws)
-    params = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *pieces)
     return Sampled(Draws(params), state)
+
+
+def _added(params: PyTree | None, thetas: PyTree, at: int, draws: int) -> PyTree:
+    """The draws so far with these at their place, in room for all of them that is made once."""
+    return _put(_room(thetas, draws) if params is None else params, thetas, at)
+
+
+def _room(thetas: PyTree, draws: int) -> PyTree:
+    """Room for so many draws like these, on the devices that these are on."""
+
+    def room(leaf: Array) -> Array:
+        return jnp.zeros((leaf.shape[0], draws, *leaf.shape[2:]), leaf.dtype, device=leaf.sharding)
+
+    return jax.tree.map(room, thetas)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def _put(params: PyTree, thetas: PyTree, at: int | Int[Array, ""]) -> PyTree:
+    """The room is donated, so that draws are never held twice."""
+    return jax.tree.map(lambda all_, new: jax.lax.dynamic_update_slice_in_dim(all_, new, at, 1), params, thetas)
 
 
 @eqx.filter_jit
