@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import posterase as pe
 from posterase import trees
+from posterase.bridges.arviz import with_groups
+from posterase.errors import AmbiguousRowsError
 from posterase.interfaces.cli import app, main
 from posterase.interfaces.status import ERROR, REFUSED, STOPPED
 from tests.oracles import LinearRegression
@@ -483,6 +485,24 @@ def test_nothing_is_overwritten_by_chance(fit, tmp_path):
     assert "is there already" in str(done.exception)
     assert run(fit, "--rows", "3", "--out", fit, "--force").exit_code == 0
     assert pe.from_arviz(fit)[0].n_rows == N - 1
+
+
+def test_draws_of_a_bridge_of_ones_own_beside_their_data(beta):
+    """Rows by a column of the data; what comes out is without them; remarks are in the verdict."""
+    groups = {
+        "observed_data": xr.Dataset({"y": ("visit", ORACLE.y)}),
+        "constant_data": xr.Dataset({"person": ("visit", PERSON), "X": (("visit", "term"), ORACLE.X)}),
+    }
+    draws = with_groups(
+        pe.Draws({"beta": beta}, dims={"beta": ["term"]}), groups, "visit", preprocessing="none", remarks=("so it is",)
+    )
+    result = pe.erase(ORACLE.model(), draws, rows="person == 17", rungs=[pe.Reweight()])
+    assert "so it is" in result.verdict.notes
+    tree = result.draws.to_arviz()
+    np.testing.assert_array_equal(tree["observed_data"]["y"], ORACLE.y[KEPT])
+    np.testing.assert_array_equal(tree["constant_data"]["person"], PERSON[KEPT])
+    with pytest.raises(AmbiguousRowsError, match="no group has an axis 'visits'"):
+        with_groups(pe.Draws({"beta": beta}), groups, "visits")
 
 
 @pytest.mark.slow

@@ -227,6 +227,20 @@ def test_without_refits_the_density_speaks(draws):
     assert off.off == ["Stein discrepancy KSD²"]
 
 
+def test_metrics_of_ones_own_are_judged_with_ours(draws):
+    def weights(work):
+        values = {label: np.asarray(each.draws.params["w"][..., 0], float) for label, each in work.sets.items()}
+        yield work.level("first weight", {label: work.sets[label].mean(each) for label, each in values.items()})
+        yield pe.assess.NotMeasured("second weight", "nobody asked")
+
+    for case, verdict in (("exact", "at the floor"), ("nothing", "off")):
+        found = pe.assess.assess(
+            MODEL, draws["before"], draws[case], draws["refits"], rows=GONE, metrics={"weights": weights}
+        )
+        assert found.verdicts["first weight"].startswith(verdict)
+        assert "second weight: nobody asked" in str(found)
+
+
 def test_one_refit_gives_no_floor(draws):
     found = assessed(draws, "exact", refits=draws["refits"][0])
     assert "second refit" in found.verdicts["KLoM, median (nats)"]
@@ -437,6 +451,9 @@ def test_bad_input(draws):
     def check(after=exact, **options):
         return pe.assess.assess(MODEL, before, after, **{"rows": GONE, "refits": refits, **options})
 
+    for wrong, said in (({"errors": print}, "one of ours"), ({"mine": 3.0}, "no function")):
+        with pytest.raises(InvalidOptionError, match=said):
+            check(metrics=wrong)
     other = pe.Draws({"w": np.zeros((2, 50, 4)) + np.random.default_rng(0).normal(size=(2, 50, 4))})
     with pytest.raises(DifferentModelError, match=r"after has the parameters w \[4\], and before has w \[3\]"):
         check(other)

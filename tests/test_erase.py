@@ -140,6 +140,9 @@ def test_the_budget_counts_total_variation():
     json.dumps(past.to_dict(), allow_nan=False)
     full = first.erase([9], key=1, spent=1.0)
     assert "and this is more" in full.verdict.reason
+    assert full.verdict.advice == past.verdict.advice == "Allow a refit: policy=pe.Policy(refit=True)."
+    allowed = first.erase([9], key=1, spent=1.0, policy=pe.Policy(refit=True), rungs=[pe.Reweight()])
+    assert allowed.verdict.advice == "Add pe.Refit() to rungs."
     refitted = second.erase([11], spent=1.5, policy=pe.Policy(refit=True), rungs=[pe.Reweight(), pe.Refit(warmup=200)])
     assert [rung.name for rung in refitted.rungs] == ["Refit"]
 

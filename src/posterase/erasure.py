@@ -62,7 +62,8 @@ MOST_INPUT_RHAT = 1.1
 
 FEWEST_DRAWS = 20
 
-ALLOW = "Or allow a refit: policy=pe.Policy(refit=True)."
+ALLOW = "allow a refit: policy=pe.Policy(refit=True)."
+ADD = "add pe.Refit() to rungs."
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
 
 Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
@@ -400,7 +401,7 @@ class _Climb(NamedTuple):
         if not objections and not refitted and self.spent + self.policy.spent(erased.evidence) > self.policy.budget:
             had = f"{self.spent:.2f} of a budget of {self.policy.budget:g}"
             said = f"earlier erasures have spent {had}, and this is more: a refit is demanded"
-            objections = [Objection(said, "allow one.")]
+            objections = [Objection(said, ADD if self.policy.refit else "")]
         if not objections:
             objections = self._improper(erased.draws)
         return Rung(name, erased, objections, seconds, _jeffreys(erased, self.refits))
@@ -436,7 +437,7 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
 
 def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str) -> Verdict:
     if not tried:
-        advice = " ".join(filter(None, [*(doubt.advice for doubt in doubts), way_out or "Add pe.Refit() to rungs."]))
+        advice = _advised([doubt.advice for doubt in doubts], way_out or ADD)
         return Verdict(False, "refused", "", "; ".join(doubt.reason for doubt in doubts), advice)
     notes = tuple(doubt.reason for doubt in doubts)
     modes = different_modes(draws)
@@ -483,10 +484,15 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str, way_ou
         )
         advice.append("Draw more.")
     else:
-        advice.append(last.objections[0].advice.capitalize())
-    if way_out:
-        advice.append(way_out)
-    return Verdict(False, "refused", "", reason, " ".join(advice), notes=())
+        advice.append(last.objections[0].advice)
+    return Verdict(False, "refused", "", reason, _advised(advice, way_out), notes=())
+
+
+def _advised(advice: list[str], way_out: str) -> str:
+    """Sentences of what to do, and at last what is always left to do."""
+    given = [each for each in advice if each]
+    given += [f"or {way_out}" if given and way_out == ALLOW else way_out] if way_out else []
+    return " ".join(each[0].upper() + each[1:] for each in given)
 
 
 def _on_the_way(erased: Erased | None) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from posterase.assess.bounds import smoothing_bound as smoothing_bound
 from posterase.assess.bounds import total_variation as total_variation
 from posterase.assess.calibration import Calibration as Calibration
 from posterase.assess.calibration import calibrate as calibrate
+from posterase.assess.comparison import Compared as Compared
+from posterase.assess.comparison import Comparison as Comparison
 from posterase.assess.divergence import divergence as divergence
 from posterase.assess.forget_sets import ForgetSets as ForgetSets
 from posterase.assess.forget_sets import forget_sets as forget_sets
@@ -35,6 +37,8 @@ from posterase.assess.predictive import prediction_difference as prediction_diff
 from posterase.assess.stein import Stein as Stein
 from posterase.assess.stein import kernel_stein as kernel_stein
 from posterase.assess.table import Assessment as Assessment
+from posterase.assess.table import Figure as Figure
+from posterase.assess.table import NotMeasured as NotMeasured
 from posterase.assess.timing import Timed as Timed
 from posterase.assess.timing import timed as timed
 from posterase.assess.two_sample import TwoSample as TwoSample
@@ -42,4 +46,5 @@ from posterase.assess.two_sample import tell_apart as tell_apart
 from posterase.assess.two_sample import two_sample as two_sample
 from posterase.assess.worlds import Worlds as Worlds
 from posterase.assess.worlds import worlds as worlds
+from posterase.numerics.weights import Estimate as Estimate
 from posterase.numerics.weights import jeffreys as jeffreys

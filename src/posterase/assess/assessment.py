@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -47,7 +47,7 @@ from posterase.assess.table import Assessment, Figure, NotMeasured
 from posterase.assess.two_sample import tell_apart
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
-from posterase.errors import DrawsShapeError, PosteraseError
+from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
 from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
@@ -99,6 +99,7 @@ def assess(
     labels: str | Callable[[PyTree], Any] | None = None,
     log_evidence: float | None = None,
     refit_seconds: float | None = None,
+    metrics: Mapping[str, Metric] | None = None,
     key: Key[Array, ""] | int = 0,
     progress: bool | None = None,
     mesh: Mesh | None = None,
@@ -129,6 +130,9 @@ def assess(
         needs `labels` too.
     refit_seconds
         What a refit takes, to be shown next to what the erasure took.
+    metrics
+        More metrics, by name: functions of a `Comparison` that yield a `Figure`, or `NotMeasured`, for each row of
+        theirs. Their rows are judged with the others.
     key
         A seed or a jax key, for bootstraps and thinning.
     progress
@@ -157,11 +161,12 @@ def assess(
     'at the floor'
     """
     work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, key)
+    every = {**METRICS, **_more(metrics)}
     figures: list[Figure] = []
     left_out: dict[str, str] = {}
-    with devices.over(mesh), shown("assessing", len(METRICS), progress) as report:
+    with devices.over(mesh), shown("assessing", len(every), progress) as report:
         work = dataclasses.replace(work, model=work.model.spread())
-        for number, (name, metric) in enumerate(METRICS.items()):
+        for number, (name, metric) in enumerate(every.items()):
             report(name, number)
             try:
                 for found in metric(work):
@@ -177,9 +182,22 @@ def assess(
     return Assessment.of(figures, left_out, {**about, "effective_draws": worth})
 
 
+def _more(metrics: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    found = dict(metrics or {})
+    for name, metric in found.items():
+        if name in METRICS or not callable(metric):
+            raise InvalidOptionError(
+                f"metrics has {name!r}, {'which is one of ours' if name in METRICS else 'which is no function'}.",
+                "pass functions of a Comparison, each under a name of its own.",
+            )
+    return found
+
+
 # --- the metrics
 
 Found = Iterator[Figure | NotMeasured]
+Metric = Callable[[Comparison], Iterable[Figure | NotMeasured]]
+"""What `assess` runs: the rows that a comparison gives."""
 
 
 def _likelihoods(work: Comparison) -> Found:
@@ -525,7 +543,7 @@ def _time(work: Comparison) -> Found:
         yield Figure(name, None, own, refit, judged=False)
 
 
-METRICS: dict[str, Callable[[Comparison], Found]] = {
+METRICS: dict[str, Metric] = {
     "log-likelihoods": _likelihoods,
     "membership attack": _attack,
     "errors": _errors,

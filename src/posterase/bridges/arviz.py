@@ -270,6 +270,41 @@ def make_container(
     )
 
 
+def with_groups(
+    draws: Draws,
+    groups: Mapping[str, xr.Dataset],
+    rows: str,
+    *,
+    preprocessing: str | None = None,
+    remarks: tuple[str, ...] = (),
+) -> Draws:
+    """Draws beside the data that they came with, so that these are cut with them: for bridges of one axis of rows.
+
+    Parameters
+    ----------
+    draws
+        Draws of a model whose rows are those of the groups.
+    groups
+        Groups by ArviZ's schema: `observed_data`, `constant_data`, …
+    rows
+        The name of their axis of rows.
+    preprocessing
+        What was computed from all rows before the fit, in words, or "none".
+    remarks
+        What every verdict on these draws must say.
+    """
+    posterior = draws.to_arviz()["posterior"].to_dataset()
+    every = {**groups, "posterior": posterior}
+    size = next((group.sizes[rows] for group in groups.values() if rows in group.sizes), None)
+    if size is None:
+        raise AmbiguousRowsError(f"no group has an axis {rows!r}.", "name the axis that the rows are along.")
+    own = frozenset(str(dim) for dim in posterior.dims)
+    axes = axes_of({rows: 0}, [(rows, size)], every, own)
+    observed = tuple(map(str, groups.get("observed_data", xr.Dataset()).data_vars))
+    table = labelled([Block(rows, size, observed)], axes, every)
+    return draws.inside(make_container(every, draws.names, table, axes, preprocessing, remarks=remarks))
+
+
 def _is_labelled(dim: str, groups: Mapping[str, xr.Dataset]) -> bool:
     """Whether an axis has labels other than numbers from 0, or data of its own."""
     for name, group in groups.items():

@@ -13,9 +13,10 @@ from posterase.experiments.bnn import TITLES
 from posterase.experiments.bnn_tables import OURS, Result, note_of
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
+from posterase.experiments.rungs import Cloud, Clouds, Grid
 from posterase.extras import need
 from posterase.files import written_whole
-from posterase.plotting import GREEN, GREY, SKY, VERMILION, density, new_figure
+from posterase.plotting import BLACK, GREEN, GREY, SKY, VERMILION, density, new_figure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 STYLES: dict[str, dict[str, Any]] = {
@@ -63,6 +64,54 @@ def draw_diabetes(requests: list[Request], target: Path) -> Path:
     figure.savefig(target, dpi=130)
     plt.close(figure)
     return target
+
+
+SHARES = (0.99, 0.9, 0.5)
+"""Of the kept posterior inside its contours."""
+POINT, LARGEST_POINT = 6.0, 120.0
+"""Areas of a draw, in points: of one that counts as much as the mean, and at most."""
+CLOUD_DRAWS, PATHS = 800, 14
+"""How many draws of a cloud are drawn, and how many with the way that they came."""
+MOVED = ("InfluenceShift", "Transport")
+"""Rungs whose draws each come from one draw before."""
+
+
+def draw_rungs(seen: Clouds, target: Path) -> Path:
+    """The same cloud of draws before, and after each rung, on the contours of the kept posterior."""
+    figure = new_figure(9.6, 7.2)
+    before, *_ = seen.clouds
+    axes = figure.subplots(2, 3, sharex=True, sharey=True)
+    for axis, cloud in zip(axes.ravel(), seen.clouds, strict=False):
+        _draw_cloud(axis, cloud, before, seen.kept)
+    inside = seen.kept.points[seen.kept.mass.ravel() > seen.kept.level(0.999)]
+    places = np.concatenate([inside, before.draws.matrix()])
+    axes[0, 0].set(xlim=_padded(places[:, 0]), ylim=_padded(places[:, 1]))
+    figure.supxlabel("intercept", fontsize=10)
+    figure.supylabel("slope", fontsize=10)
+    rows = f"{seen.n_removed} of {seen.n_rows} rows"
+    figure.suptitle(f"Forgetting {rows}. Blue: the draws. Black: the kept posterior (50, 90, 99 %)", fontsize=11)
+    with written_whole(target) as beside:
+        figure.savefig(beside, dpi=130, metadata={"Software": None})
+    return target
+
+
+def _draw_cloud(axis: Any, cloud: Cloud, before: Cloud, kept: Grid) -> None:
+    values, weights = cloud.draws.matrix(), np.asarray(cloud.draws.weights, float).ravel()
+    shown = np.linspace(0, len(values) - 1, CLOUD_DRAWS).astype(int)
+    areas = np.minimum(POINT * weights[shown] * len(weights), LARGEST_POINT)
+    axis.scatter(*values[shown].T, s=areas, color=SKY, alpha=0.75, linewidths=0, label=cloud.name)
+    levels = [kept.level(share) for share in SHARES]
+    axis.contour(kept.intercept, kept.slope, kept.mass, levels, colors=BLACK, linewidths=(0.7, 1.0, 1.4))
+    if cloud.name in MOVED:
+        some = shown[:: len(shown) // PATHS]
+        for start, end in zip(before.draws.matrix()[some], values[some], strict=True):
+            axis.annotate("", end, start, arrowprops={"arrowstyle": "->", "color": VERMILION, "lw": 0.9})
+    errors = f"means off by {cloud.mean_error:.2f} sd, spreads by {cloud.spread_error:.2f}"
+    lines = [cloud.does, errors, cloud.says]
+    axis.set_title("\n".join(lines), fontsize=8.5)
+    axis.text(0.03, 0.98, cloud.name, transform=axis.transAxes, va="top", fontsize=11, fontweight="bold")
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
 
 
 CLUSTERS = ["#56B4E9", "#009E73", "#999999", "#F0E442"]

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from posterase.experiments.diabetes import Request
 from posterase.experiments.gmm import Outcome
+from posterase.experiments.rungs import Clouds
 
 
 def diabetes_table(request: Request) -> Table:
@@ -47,3 +48,24 @@ def gmm_table(outcome: Outcome) -> Table:
         name = "floor: retrained twice" if each.name == "floor" else each.name
         table.add_row(name, f"{each.distance:.3f}", f"{each.in_sd:.2f}", f"{each.spread:.2f}")
     return table
+
+
+def rungs_table(seen: Clouds) -> Table:
+    """How far each rung's draws end from the kept posterior."""
+    title = f"Forget {seen.n_removed} of {seen.n_rows} rows"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("draws")
+    table.add_column("error of means\n(posterior sd)", justify="right")
+    table.add_column("error of spreads\n(log ratio)", justify="right")
+    table.add_column("its own diagnostics")
+    for cloud in seen.clouds:
+        table.add_row(cloud.name, f"{cloud.mean_error:.3f}", f"{cloud.spread_error:.3f}", cloud.says)
+    return table
+
+
+def rungs_plain(seen: Clouds) -> list[dict[str, Any]]:
+    """The same as plain JSON."""
+    return [
+        {"draws": each.name, "mean_error": each.mean_error, "spread_error": each.spread_error, "says": each.says}
+        for each in seen.clouds
+    ]

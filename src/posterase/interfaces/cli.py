@@ -113,6 +113,23 @@ def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: 
     said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": str(target)})
 
 
+@reproduce.command("rungs")
+def reproduce_rungs(said: Said, out: Out = Path("posterase-rungs"), seed: Seed = 0) -> None:
+    """What every rung of the ladder does to the same cloud of draws: a regression of two parameters, seen.
+
+    Example: `posterase reproduce rungs --out /tmp`
+    """
+    from posterase.experiments import figures, rungs, tables
+
+    target = make_folder(out) / "rungs.png"
+    console = Console()
+    with said.aside.status("sampling") as status:
+        seen = rungs.run(seed, report=status.update)
+    console.print(tables.rungs_table(seen), "")
+    _draw(console, lambda: figures.draw_rungs(seen, target))
+    said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": str(target)})
+
+
 Sampler = Annotated[str, typer.Option(help="sgld, sghmc or both.")]
 Removed = Annotated[int | None, typer.Option(help="One of the experiment's two numbers of removed rows; else both.")]
 Quick = Annotated[bool, typer.Option("--quick", help="A tenth of everything, for a look on a CPU.")]
