@@ -18,6 +18,7 @@ from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedErro
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate
 from posterase.parameters import element_names
+from posterase.policy import rounded
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
 from tests.statistical import assert_moments
 
@@ -59,6 +60,20 @@ def test_a_result_prints_plots_and_is_json():
     assert moved[0] > 0.3
     assert "k̂" in axes[-2].get_title()
     assert "Jeffreys from the refits" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.0421, 0.0013, "0.042 ± 0.001"),
+        (0.0042, 0.00003, "0.0042 ± 0.0001"),
+        (0.00011, 0.00003, "0.0001 ± 0.0001"),
+        (0.000002, 0.000001, "0.0000 ± 0.0001"),
+        (0.3, np.nan, "0.3 ± nan"),
+    ],
+)
+def test_epsilon_is_not_printed_finer_than_four_decimals(value, error, text):
+    assert rounded(Estimate(value, error)) == text
 
 
 def assert_titles_apart(figure):
