@@ -37,6 +37,8 @@ ELSEWHERE = {
     "make lint": ".ci/run",
     "make bench": "the results in docs/results say when",
     "make docs": "test_the_docs_can_be_built",
+    "make tutorials": "test_tutorials.py runs the same pages",
+    "python -m tests.tutorials NAME": "test_tutorials.py, with each name",
     "make lock": "by hand, where dependencies change",
     "make PYTHON=python3.12 test": "by hand, on each Python",
     'pip install "jax[cuda13]"': "on a GPU, by hand",

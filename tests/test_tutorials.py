@@ -21,6 +21,8 @@ NEEDS = {
     "request-to-certificate": ["numpyro", "cryptography", "sqlalchemy", "uvicorn", "httpx"],
 }
 MOST_BLOCKS = 25
+WIDTH = 88
+"""What fits a page without being cut."""
 LOOKS_THE_SAME = 0.04
 """Mean difference of pixels, black to white being 1: lines that move a little keep below, another picture does not."""
 
@@ -88,7 +90,7 @@ def test_a_page_is_short_and_says_where_it_was_made(name):
 def test_code_on_a_page_is_formatted(name):
     for found in BLOCK.finditer(page_of(name)):
         if found["language"] == "python":
-            words = [sys.executable, "-m", "ruff", "format", "--diff", "--stdin-filename", "block.py", "-"]
+            words = [sys.executable, "-m", "ruff", "format", "--diff", f"--line-length={WIDTH}", "-"]
             done = subprocess.run(words, cwd=ROOT, input=found["text"], capture_output=True, text=True)
             assert done.returncode == 0, done.stdout + done.stderr
 
@@ -105,7 +107,7 @@ Reweight  0.05  950  0.0000 ± 0.0001  1            0.92     accepted
     ("old", "new"),
     [
         ("k̂ 0.05", "k̂ -0.11"),
-        ("Reweight  0.05", "Reweight  0.31"),
+        ("Reweight  0.05  950", "Reweight  0.31  7  "),
         ("0.92 ", "14.1 "),
         ("ESS 950", "ESS 1020"),
     ],

@@ -220,7 +220,8 @@ def differences(shown: str, printed: str) -> list[str]:
 
     Words must be the same, line by line, and whole numbers up to ten. Other numbers may differ by 0.02 and 35 %: chains
     of another machine are other draws of the same law. Ids, hashes, tokens, dates and seconds may be any, and the worst
-    parameter another. So may k̂, whose own error is large: what it led to, the verdict, is in words.
+    parameter another. So may k̂, and in the table of rungs ESS, whose own errors are large: what they led to, the
+    verdict, is in words.
     """
     old, new = (_steady(text) for text in (shown, printed))
     if len(old) != len(new):
@@ -245,11 +246,11 @@ def _steady(text: str) -> list[str]:
     lines: list[str] = []
     columns: list[int] = []
     for line in text.splitlines():
-        if {"seconds", "k̂"} & set(line.split()) and not NUMBER.search(line):
-            columns = [line.index(name) for name in ("seconds", "k̂") if name in line]
+        if line.startswith("rung "):
+            columns = [line.index(name) for name in ("seconds", "ESS", "k̂")]  # the last first
         elif not line.strip():
             columns = []
-        for column in columns:  # the last first
+        for column in columns:
             line = line[:column] + re.sub(r"^-?\d[\d.,]*", "…", line[column:])
         lines.append(K_HAT.sub("…", UNLIKE.sub("…", line)))
     return lines
