@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import hashlib
 import math
 import os
 import re
@@ -204,13 +205,13 @@ def tidy(printed: str) -> str:
 # --- do two outputs say the same?
 
 UNLIKE = re.compile(
-    r"[0-9a-f]{8}-[0-9a-f-]{27}|[\w+/]{32,}=*|\b[0-9a-f]{8}\b|posterase_[\w-]+"
+    r"[0-9a-f]{8}-[0-9a-f-]{27}|[\w+/]{32,}=*|\b[0-9a-f]{8}\b|posterase_[\w-]+|(?<=sha256:)\w+"
     r"|\d{4}-\d\d-\d\d(?:[T ][\d:.]+(?:Z|\+[\d:]+| UTC)?)?"
     r"|(?<=effective draws of )[\w\[\]]+"
 )
 """What differs from run to run by its nature: ids, hashes, signatures, tokens, dates; which parameter is the worst."""
 NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-K_HAT = re.compile(r"(?<=k̂ )-?\d[\d.]*\d")
+NOISY = re.compile(r"(?<=k̂ )-?\d[\d.]*\d|(?<=ESS )\d[\d,]*")
 ABSOLUTE, RELATIVE = 0.02, 0.35
 MOST_COUNTED = 10
 
@@ -220,8 +221,7 @@ def differences(shown: str, printed: str) -> list[str]:
 
     Words must be the same, line by line, and whole numbers up to ten. Other numbers may differ by 0.02 and 35 %: chains
     of another machine are other draws of the same law. Ids, hashes, tokens, dates and seconds may be any, and the worst
-    parameter another. So may k̂, and in the table of rungs ESS, whose own errors are large: what they led to, the
-    verdict, is in words.
+    parameter another. So may k̂ and ESS, whose own errors are large: what they led to, the verdict, is in words.
     """
     old, new = (_steady(text) for text in (shown, printed))
     if len(old) != len(new):
@@ -252,11 +252,17 @@ def _steady(text: str) -> list[str]:
             columns = []
         for column in columns:
             line = line[:column] + re.sub(r"^-?\d[\d.,]*", "…", line[column:])
-        lines.append(K_HAT.sub("…", UNLIKE.sub("…", line)))
+        lines.append(NOISY.sub("…", UNLIKE.sub("…", line)))
     return lines
 
 
 # --- pages anew
+
+
+def code_digest(page: str) -> str:
+    """Of all code and files of a page: whether its outputs and figures are of this very code."""
+    code = "\0".join(f"{found['language']} {found['title']}\0{found['text']}" for found in BLOCK.finditer(page))
+    return hashlib.sha256(code.encode()).hexdigest()[:12]
 
 
 def write(name: str) -> None:
@@ -269,8 +275,9 @@ def write(name: str) -> None:
             shutil.copy(made, FOLDER / "figures" / figure)
     seconds = 10 * math.ceil((time.monotonic() - started) / 10)
     made_by = (
-        f"*Made by `python -m tests.tutorials {name}` in less than {seconds} s: {machine()}, {os.cpu_count()} cores. "
-        "Outputs and figures are what the code on this page printed and drew there; seconds are of that machine.*\n"
+        f"*Made by `python -m tests.tutorials {name}` in less than {seconds} s: {machine()}, {os.cpu_count()} cores, "
+        f"code {code_digest(ran.page)}. Outputs and figures are what the code on this page printed and drew there; "
+        "seconds are of that machine.*\n"
     )
     path.write_text(MADE_BY.sub("", ran.page).rstrip("\n") + f"\n\n{made_by}")
     print(f"{name}: {len(ran.blocks)} blocks, {seconds} s")
