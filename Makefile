@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 # A GPU, where there is one: make test-all JAX_PLATFORMS=cuda,cpu
 
-.PHONY: help install demo test test-all lint format bench docs lock clean
+.PHONY: help install demo test test-all lint format bench docs tutorials lock clean
 
 help:
 	@echo "make demo      the paper's Gaussian mixture forgets 800 of 2,000 points: table and figure"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint      ruff, mypy, import-linter"
 	@echo "make bench     speed, as ratios of things run side by side"
 	@echo "make docs      the documentation, into site/"
+	@echo "make tutorials runs the tutorials and writes their outputs and figures anew"
 	@echo "make lock      requirements.lock anew from pyproject.toml (needs uv)"
 
 install: $(VENV)/.installed
@@ -55,6 +56,9 @@ bench: install
 
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+tutorials: install
+	$(BIN)/python -m tests.tutorials
 
 lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \

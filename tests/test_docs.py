@@ -24,8 +24,10 @@ from tests.test_commands import COMMANDS
 from tests.test_record_commands import write_draws
 
 ROOT = Path(__file__).parent.parent
+TUTORIALS = [f"docs/tutorials/{path.name}" for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
-PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo")
+PAGES += TUTORIALS  # whose blocks are run by tests/test_tutorials.py
+PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo", "cp", "kill", "wait")
 
 ELSEWHERE = {
     "make demo": "the newcomer's test, and .ci/run's fresh clone",
@@ -35,6 +37,8 @@ ELSEWHERE = {
     "make lint": ".ci/run",
     "make bench": "the results in docs/results say when",
     "make docs": "test_the_docs_can_be_built",
+    "make tutorials": "test_tutorials.py runs the same pages",
+    "python -m tests.tutorials NAME": "test_tutorials.py, with each name",
     "make lock": "by hand, where dependencies change",
     "make PYTHON=python3.12 test": "by hand, on each Python",
     'pip install "jax[cuda13]"': "on a GPU, by hand",
@@ -100,7 +104,7 @@ def test_every_command_can_be_read(page, command):
 
 def test_every_command_is_run_somewhere():
     """In the test of its page, or where ELSEWHERE says; one that only names a command is none to type."""
-    pages = {"docs/record.md", "docs/service.md", "docs/command-line.md", "docs/devices.md"}
+    pages = {"docs/record.md", "docs/service.md", "docs/command-line.md", "docs/devices.md", *TUTORIALS}
     readme = set(README)
     for page, command in EVERY:
         words = shlex.split(re.sub(r"^[A-Z_]+=\S+ ", "", command))
@@ -109,8 +113,9 @@ def test_every_command_is_run_somewhere():
         )
         installs = command.startswith("pip install '.")
         benchmark = re.fullmatch(r"(SECONDS=\d+ )?python -m benchmarks( \w+( --sizes( \d+)+)?)?", command)
+        written = re.fullmatch(r"python -m tests\.tutorials [\w-]+", command)  # by hand, where a page changes
         in_block = page in pages and command in "\n".join(blocks(page, "sh")).replace("\\\n", " ")
-        known = command in ELSEWHERE or command in readme or mentioned or installs or benchmark or in_block
+        known = command in ELSEWHERE or command in readme or mentioned or installs or benchmark or written or in_block
         assert known or command in IN_TEXT, (page, command)
 
 

@@ -79,6 +79,12 @@ def test_var_names_pick_parameters():
     assert pe.Draws.from_arviz(labelled().to_arviz(), var_names=["sigma"]).names == ["sigma"]
 
 
+def test_a_file_will_do(tmp_path):
+    picked = pe.Draws.from_arviz(labelled().save(tmp_path / "draws.nc"), var_names=["sigma"])
+    assert picked.names == ["sigma"]
+    assert eqx.tree_equal(pe.Draws.from_arviz(str(tmp_path / "draws.nc")), labelled())
+
+
 def test_default_labels_are_those_of_arviz():
     from arviz_base import from_dict
 

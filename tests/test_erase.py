@@ -1,5 +1,6 @@
 """erase(): the ladder, its policy and verdict, and what must never go silently wrong."""
 
+import itertools
 import json
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import kstest
 
 import posterase as pe
@@ -16,6 +18,7 @@ from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedErro
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate
 from posterase.parameters import element_names
+from posterase.policy import rounded
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
 from tests.statistical import assert_moments
 
@@ -49,12 +52,35 @@ def test_a_result_prints_plots_and_is_json():
     assert again["verdict"]["rung"] == "Transport"
     assert again["rungs"][0]["objections"]
     assert again["rungs"][1]["jeffreys"]["value"] == pytest.approx(0, abs=5 * again["rungs"][1]["jeffreys"]["error"])
-    axes = result.plot().axes
+    figure = result.plot()
+    axes = figure.axes
+    assert_titles_apart(figure)
     moved = [float(axis.get_title().split(": ")[1].removesuffix(" sd")) for axis in axes[:3]]
     assert moved == sorted(moved, reverse=True)
     assert moved[0] > 0.3
     assert "k̂" in axes[-2].get_title()
     assert "Jeffreys from the refits" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        (0.0421, 0.0013, "0.042 ± 0.001"),
+        (0.0042, 0.00003, "0.0042 ± 0.0001"),
+        (0.00011, 0.00003, "0.0001 ± 0.0001"),
+        (0.000002, 0.000001, "0.0000 ± 0.0001"),
+        (0.3, np.nan, "0.3 ± nan"),
+    ],
+)
+def test_epsilon_is_not_printed_finer_than_four_decimals(value, error, text):
+    assert rounded(Estimate(value, error)) == text
+
+
+def assert_titles_apart(figure):
+    FigureCanvasAgg(figure).draw()
+    boxes = [axis.title.get_window_extent() for axis in figure.axes]
+    assert all(figure.bbox.x0 <= box.x0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert not [(a, b) for a, b in itertools.combinations(boxes, 2) if a.overlaps(b)]
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from posterase.errors import OutputError, ProjectError, RecordError, RequestErro
 from posterase.record.certificate import page, schema
 from posterase.record.ledger import verify
 from posterase.record.project import Project
-from posterase.record.purge import digest_of
+from posterase.record.purge import digest_of, others
 from posterase.record.record import Record
 from posterase.record.runs import CUT_OFF, LOST, NOT_TOGETHER, recover, run
 from tests.small_erasures import ROWS_EACH, Removed, new_draws, opener, read_draws
@@ -674,3 +674,10 @@ def test_the_page_for_people(record):
     assert "all trace" not in text.lower()
     assert "<script" not in text
     assert "http" not in text
+
+
+def test_locks_of_a_record_are_no_files_that_may_hold_rows(tmp_path):
+    for name in ("draws.nc", "rows.csv", "record.db.visits.lock", "record.db.visits.lock-journal"):
+        (tmp_path / name).touch()
+    told = others(Project("visits", "draws.nc", model="nowhere:build", folder=str(tmp_path)), [])
+    assert told == ["other files in the project's folder, which may hold the rows: 1 .csv file"]

@@ -243,13 +243,15 @@ class Draws(eqx.Module):
 
     @classmethod
     def from_arviz(cls, tree: Any, var_names: Sequence[str] | None = None, like: PyTree | None = None) -> Draws:
-        """Draws from a DataTree or InferenceData with a `posterior` group, or from a Dataset.
+        """Draws from a DataTree or InferenceData with a `posterior` group, from a Dataset, or from a file of them.
 
         They come as a dict by variable name; with `like`, a tree of parameters, in that tree's structure.
 
         `var_names` picks the parameters: leave out what the model computes from them. Log-weights are read from
         `sample_stats`, where `to_arviz` puts them. Other groups are not taken along: they saw the removed rows.
         """
+        if isinstance(tree, (str, os.PathLike)):
+            tree = read_tree(tree).load()
         posterior = tree if isinstance(tree, xr.Dataset) else groups_of(tree).get("posterior")
         if posterior is None:
             raise DrawsShapeError(
@@ -290,7 +292,7 @@ class Draws(eqx.Module):
     @classmethod
     def load(cls, path: str | os.PathLike[str], like: PyTree | None = None) -> Draws:
         """Read what `save` wrote, or any netCDF file by ArviZ's schema; `like` as for `from_arviz`."""
-        return cls.from_arviz(read_tree(path).load(), like=like)
+        return cls.from_arviz(path, like=like)
 
 
 @functools.partial(jax.jit, static_argnames="size")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 GREY, SKY, VERMILION, GREEN, BLACK = "#999999", "#56B4E9", "#D55E00", "#009E73", "black"
 SHOWN = 6
 """How many parameters are drawn: those that moved most."""
+FEWEST_BARS = 3
+"""Room for so many bars, that a single one is not a wall."""
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -139,12 +141,12 @@ def _draw_k(axis: Any, result: Erasure) -> None:
     bars = axis.barh(range(len(shown)), values, color=colours, height=0.5)
     axis.bar_label(bars, [f"{e.pareto_k:.2f}" for _, e in shown if e is not None], padding=3, fontsize=8)
     axis.set_yticks(range(len(shown)), [rung.name for rung, _ in shown], fontsize=8)
-    axis.invert_yaxis()
+    axis.set_ylim(max(len(shown), FEWEST_BARS) - 0.5, -0.5)
     if shown and shown[0][1] is not None:
         limit = result.policy.pareto_k if result.policy.pareto_k is not None else shown[0][1].threshold
         axis.axvline(limit, color=BLACK, lw=1, ls="--")
     axis.set_xlim(0, max([*values, 1.0]) * 1.15)
-    axis.set_title("k̂ of the weights (trusted left of the line)", fontsize=9)
+    axis.set_title("k̂ of the weights\n(trusted left of the line)", fontsize=9)
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
 
@@ -169,5 +171,6 @@ def _draw_ess(axis: Any, result: Erasure) -> None:
         color=[SKY if rung.objections else GREEN for rung, _ in known],
         width=0.5,
     )
+    axis.set_xlim(-0.5, max(len(known), FEWEST_BARS) - 0.5)
     axis.axhline(result.policy.ess, color=BLACK, lw=1, ls="--")
-    axis.set_title("effective draws, worst parameter (wanted above the line)", fontsize=9)
+    axis.set_title("effective draws, worst parameter\n(wanted above the line)", fontsize=9)

@@ -157,7 +157,8 @@ def epsilon_text(epsilon: Estimate | None) -> str:
 
 def rounded(epsilon: Estimate) -> str:
     """An ε to four decimals at the finest: what it says below that is the weights' own, and not to be believed."""
-    if epsilon.value >= FINEST_EPSILON or not epsilon.error >= 0:
+    fine = epsilon.value < 10 * FINEST_EPSILON or epsilon.error < FINEST_EPSILON
+    if not fine or not epsilon.error >= 0:
         return str(epsilon)
     return f"{epsilon.value:.4f} ± {max(epsilon.error, FINEST_EPSILON):.4f}"
 

@@ -21,7 +21,10 @@ from posterase.model import AbstractModel, Removal
 from posterase.transforms import Transform
 from posterase.trees import pieces
 
-GIVE_THE_MODEL = "Give the model as well, through its bridge: pe.from_numpyro(model, *data, draws=file)."
+GIVE_THE_MODEL = (
+    "Give the model as well, through its bridge: pe.from_numpyro(model, *data, draws=file), "
+    "pe.from_stan(program, data, file), …; or write it down: pe.Model(…) with pe.Draws.from_arviz(file)."
+)
 
 
 class LikelihoodBlock:

@@ -365,7 +365,7 @@ def verify(
     for path, place in zip(documents, found.certificates, strict=True):
         print_line(f"{path.name} is entry {place}.")
     if not notes:
-        print_line("Without a checkpoint kept from earlier, a newer part that somebody hides cannot be missed.")
+        print_line("No checkpoint kept from earlier was given: entries cut off at the end would not be noticed.")
     said.json(_ledger(found) | {"certificates": dict(zip(map(str, documents), found.certificates, strict=True))})
 
 

@@ -13,8 +13,8 @@ from posterase.errors import ProjectError
 from posterase.record.project import Project
 
 HARMLESS = frozenset(
-    [".py", ".pyc", ".pyi", ".toml", ".md", ".rst", ".stan", ".cfg", ".ini", ".yaml", ".yml", ".lock", ".key", ""]
-)
+    [".py", ".pyc", ".pyi", ".toml", ".md", ".rst", ".stan", ".cfg", ".ini", ".yaml", ".yml", ".key", ""]
+) | {".lock", ".lock-journal"}  # the record's own, and SQLite's beside it
 """Kinds of files that hold code and settings, not rows."""
 
 LOOKED_AT = 10_000
