@@ -2,9 +2,9 @@
 
 Seconds are of the second run, all compiled; megabytes, on a CPU, are the most that it held beyond data and draws, each
 size in a process of its own. Gradients and densities count passes over all rows, one for each draw: what sees removed
-rows only counts by its share. A refit is NUTS, 4 chains of 250 draws after a warm-up of 500, where the next one is
-expected to take less than two minutes; beyond that its time grows linearly with the rows, which is an extrapolation,
-and is called one. The draws that go in are those of a Gaussian at the mode, with importance weights.
+rows only counts by its share. A refit is NUTS, 4 chains of 250 draws after a warm-up of 500. What is expected to take
+more than two minutes is not run: its time grows linearly with the rows, which is an extrapolation, and is called one.
+The draws that go in are those of a Gaussian at the mode, with importance weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from benchmarks.scaling import RUNGS, Curve, Point, apart, growth, measured, pro
 
 PARAMETERS, CHAINS, DRAWS, REMOVED, WARMUP = 50, 4, 250, 100, 500
 AFFORDABLE = 120.0
-"""Seconds that a refit may be expected to take."""
+"""Seconds that a method may be expected to take."""
+
+REFIT = "NUTS refit"
 
 
 def default_sizes() -> tuple[int, ...]:
@@ -28,14 +30,16 @@ def default_sizes() -> tuple[int, ...]:
     return (10_000, 30_000, 100_000) if jax.default_backend() == "cpu" else (10_000, 100_000, 1_000_000, 10_000_000)
 
 
-def measure(rows: int, refit: bool) -> Iterator[Point]:
-    """Every rung, and a refit if asked for."""
+def measure(rows: int, methods: Sequence[str]) -> Iterator[Point]:
+    """These rungs, and a refit if it is among them."""
     model, draws, pareto_k = problem(rows, PARAMETERS, CHAINS, DRAWS)
     removal = model.removal(np.arange(REMOVED))
-    for name, eraser in RUNGS.items():
-        point = measured(rows, name, lambda: eraser(0, model, draws, removal))  # noqa: B023
+    for name in RUNGS:
+        if name not in methods:
+            continue
+        point = measured(rows, name, lambda: RUNGS[name](0, model, draws, removal))  # noqa: B023
         yield point._replace(says=f"{point.says}; draws that went in: k̂ {pareto_k:.2f}")
-    if refit:
+    if REFIT in methods:
         kept, starts = model.without(removal), draws.params[:, 0]
         found: list[pe.NutsSampled] = []
 
@@ -46,14 +50,17 @@ def measure(rows: int, refit: bool) -> Iterator[Point]:
         run()
         seconds, told = once(run), found[-1].diagnostics
         count = float(told.gradients + told.warmup_gradients)
-        yield Point(rows, "NUTS refit", seconds, None, count, None, told.sequential, str(told))
+        yield Point(rows, REFIT, seconds, None, count, None, told.sequential, str(told))
 
 
 def told(points: Sequence[Point]) -> list[str]:
     """What the figures say."""
     grown = {name: growth(points, name, lambda point: point.seconds) for name in RUNGS}
     first, last, _ = grown["Reweight"]
-    times = ", ".join(f"{name} × {ratio:.3g}" for name, (_, _, ratio) in grown.items())
+    times = ", ".join(
+        f"{name} × {ratio:.3g}{'' if end.size == last.size else f' to {end.size:,}'}"
+        for name, (_, end, ratio) in grown.items()
+    )
     lines = [f"From {first.size:,} to {last.size:,} rows (× {last.size / first.size:.0f}) seconds grow: {times}."]
     n = CHAINS * DRAWS
     moved = grown["Transport"][1]
@@ -62,9 +69,10 @@ def told(points: Sequence[Point]) -> list[str]:
         f"{(moved.gradients or 0) / n:.3g} times for gradients with {moved.size:,} rows; one look at the weights of "
         "its map is one density a draw."
     )
-    refit = next((p for p in points if p.method == "NUTS refit" and p.size == last.size), None)
+    refit = next((p for p in points if p.method == REFIT and p.size == last.size), None)
     if refit is not None:
-        at = {p.method: refit.seconds / p.seconds for p in points if p.size == last.size and p.method in RUNGS}
+        run = [p for p in points if p.size == last.size and p.method in RUNGS and not p.extrapolated]
+        at = {p.method: refit.seconds / p.seconds for p in run}
         said = ", ".join(f"{name} {rounded(ratio)}" for name, ratio in at.items())
         which = "an extrapolated refit" if refit.extrapolated else "a refit"
         lines.append(f"Times faster than {which} at {last.size:,} rows: {said}.")
@@ -76,15 +84,15 @@ def run(sizes: Sequence[int] = ()) -> Iterator[str | Ratio]:
     command = " ".join(["python -m benchmarks rows", *(["--sizes", *map(str, chosen)] if sizes else [])])
     curve = Curve("rows", "Rows", __doc__, "rows", command)
     points: list[Point] = []
-    last: Point | None = None
+    last: dict[str, Point] = {}
     for rows in chosen:
-        expected = 0.0 if last is None else last.seconds * rows / last.size
-        found = apart("rows", rows=rows, refit=expected < AFFORDABLE)
-        last = next((point for point in found if point.method == "NUTS refit"), last)
-        assert last is not None
-        if last.size != rows:
-            said = f"linear in the rows, from {last.size:,}"
-            found.append(Point(rows, "NUTS refit", expected, says=said, extrapolated=True))
+        expected = {name: last[name].seconds * rows / last[name].size if last else 0.0 for name in (*RUNGS, REFIT)}
+        found = apart("rows", rows=rows, methods=[name for name in expected if expected[name] < AFFORDABLE])
+        last |= {point.method: point for point in found}
+        for name, seconds in expected.items():
+            if last[name].size != rows:
+                said = f"linear in the rows, from {last[name].size:,}"
+                found.append(Point(rows, name, seconds, says=said, extrapolated=True))
         points += found
         curve.write(points, told(points))
         yield from (f"{point.size:,} rows, {point.method}: {point.seconds:.3g} s, {point.says}" for point in found)
