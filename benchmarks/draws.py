@@ -1,8 +1,8 @@
 """Cost a draw against the number of draws and chains: logistic regression, 2,000 rows, 10 parameters, 10 rows removed.
 
-Erasers get one chain of so many draws, and (*many chains*) chains of ten draws each; the draws of `Rejuvenate` are its
-particles. SGLD runs as many chains as the size says, ten draws each, ten steps a draw, mini-batches of 100 rows.
-Seconds are of the second run, all compiled, over all draws that came out.
+Erasers get one chain of so many draws, from 100 on (the tail of fewer weights cannot be fitted), and (*many chains*)
+chains of ten draws each; the draws of `Rejuvenate` are its particles. SGLD runs as many chains as the size says, ten
+draws each, ten steps a draw, mini-batches of 100 rows. Seconds are of the second run, all compiled, over all draws that came out.
 """
 
 from __future__ import annotations
