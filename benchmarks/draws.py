@@ -2,7 +2,8 @@
 
 Erasers get one chain of so many draws, from 100 on (the tail of fewer weights cannot be fitted), and (*many chains*)
 chains of ten draws each; the draws of `Rejuvenate` are its particles. SGLD runs as many chains as the size says, ten
-draws each, ten steps a draw, mini-batches of 100 rows. Seconds are of the second run, all compiled, over all draws that came out.
+draws each, ten steps a draw, mini-batches of 100 rows. Seconds are of the second run, all compiled, over all
+draws that came out.
 """
 
 from __future__ import annotations
