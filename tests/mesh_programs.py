@@ -44,27 +44,6 @@ def few(mesh) -> dict[str, list]:
     return some(mesh, erasing=("Reweight",))
 
 
-def coupled(mesh) -> list:
-    """Weights for a Gaussian process, whose matrices are factorised by XLA's own threads."""
-    import jax
-    import jax.numpy as jnp
-
-    import posterase as pe
-
-    rng = np.random.default_rng(3)
-    x = np.sort(rng.uniform(0, 5, 50)).astype(np.float32)
-
-    def log_density(p, data, present):
-        near = jnp.exp(p["scale"] - 0.5 * (data["x"][:, None] - data["x"]) ** 2) * (present[:, None] & present)
-        factor = jnp.linalg.cholesky(near + jnp.diag(jnp.where(present, 0.1, 1.0)))
-        whitened = jax.scipy.linalg.solve_triangular(factor, jnp.where(present, data["y"], 0), lower=True)
-        return -0.5 * jnp.sum(whitened**2) - jnp.sum(jnp.log(jnp.diagonal(factor))) - 0.5 * p["scale"] ** 2
-
-    model = pe.MaskedModel(log_density, {"x": x, "y": np.sin(x).astype(np.float32)})
-    draws = pe.Draws({"scale": rng.normal(0, 0.3, (4, 25)).astype(np.float32)})
-    return np.asarray(pe.Reweight()(0, model, draws, model.removal([3, 30]), mesh=mesh).draws.log_weights).tolist()
-
-
 def blocks(mesh) -> dict[str, list]:
     """The same where every device has several blocks of rows."""
     import posterase.model
@@ -153,7 +132,6 @@ def everything(mesh) -> dict[str, list]:
     result = pe.erase(model, draws, range(7), mesh=mesh)
     made["erase"] = result.draws.params["beta"]
     made["kept rows"] = result.model.present
-    made["Reweight, coupled rows"] = coupled(mesh)
     made |= sgld(mesh)
     refits = [pe.Draws({"beta": draws.params["beta"] + 0.01 * i}) for i in (1, 2)]
     found = pe.assess.assess(model, draws, result, refits, mesh=mesh)["metrics"].dataset
