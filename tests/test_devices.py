@@ -266,8 +266,8 @@ def test_nothing_is_written_where_a_process_dies(tmp_path, victim, after):
     said[1 - victim] = processes[1 - victim].communicate(timeout=60)[0]
     assert time.monotonic() - died < 30
     assert processes[1 - victim].returncode != 0
-    # The first one is who the others know each other by: without it jax itself ends them, in its own words.
-    reason = "JAX distributed service detected fatal errors" if victim == 0 else "another process of this run ended"
-    assert reason in said[1 - victim], said[1 - victim]
+    # Where the first one is gone, by which they know each other, or one that was not waited for, jax itself ends them.
+    reasons = "another process of this run ended", "JAX distributed service detected fatal errors"
+    assert any(reason in said[1 - victim] for reason in reasons), said[1 - victim]
     assert not (tmp_path / "kept.nc").exists()
     assert not (tmp_path / "verdict.json").exists()
