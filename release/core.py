@@ -16,6 +16,8 @@ from release.using import missing, use
 MOST = 1.5
 """How many times `import jax, equinox` an `import posterase` may take."""
 LIGHT, MEASURE = "import posterase", "import jax, equinox"
+FIRST_USE = "import posterase as pe; pe.Model, pe.Draws, pe.erase"
+"""What an import puts off; not held to anything, but written down."""
 REPEATS = 7
 
 
@@ -32,17 +34,19 @@ def _on(version: str) -> dict[str, Any]:
     own, measure = imports(python)
     if own > MOST * measure:
         raise CheckError(f"{LIGHT} takes {own:.2f} s, {MEASURE} {measure:.2f} s: more than {MOST} times.")
+    first, again = imports(python, FIRST_USE)
     return {
         "python": ran(python, "-c", "import platform; print(platform.python_version())").strip(),
         "import_ratio": round(own / measure, 3),
+        "first_use_ratio": round(first / again, 3),
         "installed": versions(python),
         "missing": told,
     }
 
 
-def imports(python: Path) -> tuple[float, float]:
-    """Median seconds of both imports, each in new processes, in turn, after one of each that fills the disk's cache."""
-    times = [(_seconds(python, LIGHT), _seconds(python, MEASURE)) for _ in range(REPEATS + 1)][1:]
+def imports(python: Path, code: str = LIGHT, repeats: int = REPEATS) -> tuple[float, float]:
+    """Median seconds of an import and of the measure, in new processes in turn, after one each for the disk's cache."""
+    times = [(_seconds(python, code), _seconds(python, MEASURE)) for _ in range(repeats + 1)][1:]
     return median(own for own, _ in times), median(measure for _, measure in times)
 
 
