@@ -27,6 +27,13 @@ def project() -> dict[str, Any]:
     return found
 
 
+def asked() -> list[str]:
+    """What the package asks for, with all its extras."""
+    extras = project()["optional-dependencies"].values()
+    every = [*project()["dependencies"], *(each for extra in extras for each in extra)]
+    return [each for each in every if not each.startswith("posterase[")]
+
+
 def pythons() -> list[str]:
     """The Pythons that the package says it is for: "3.11", …"""
     said = (each.rpartition(" ")[2] for each in project()["classifiers"] if "Python :: 3." in each)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from release.environments import WORK, CheckError, project, ran, versions
+from release.environments import WORK, CheckError, asked, ran, versions
 
 FAST = ("-m", "not slow and not gpu")
 
@@ -29,8 +29,5 @@ def counted(python: Path, *options: str) -> dict[str, Any]:
 
 def direct(python: Path) -> dict[str, str]:
     """Versions of what pyproject.toml asks for, as installed."""
-    asked = [*project()["dependencies"]]
-    for extra in project()["optional-dependencies"].values():
-        asked += extra
-    names = {re.match(r"[\w.-]+", each).group().lower() for each in asked}  # type: ignore[union-attr] # they have names
-    return {name: version for name, version in versions(python).items() if name.lower() in names - {"posterase"}}
+    names = {re.split(r"[^\w-]", each)[0].lower() for each in asked()}
+    return {name: version for name, version in versions(python).items() if name.lower() in names}

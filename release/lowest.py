@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from release.environments import ROOT, WORK, new, pythons, uv
+from release.environments import ROOT, WORK, asked, new, pythons, uv
 from release.fast_tests import counted
 
 KINDS = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
@@ -25,4 +25,5 @@ def run() -> dict[str, Any]:
     uv("pip", "install", "--quiet", "--python", python, "--requirement", pins, "--group", ROOT / "pyproject.toml:test")
     uv("pip", "install", "--quiet", "--python", python, "--no-deps", "--editable", ROOT)
     uv("pip", "check", "--quiet", "--python", python)
-    return counted(python, *(word for kind in KINDS for word in ("-W", f"default::{kind}")))
+    lenient = [word for kind in KINDS for word in ("-W", f"default::{kind}")]
+    return {"asked": asked(), **counted(python, *lenient)}

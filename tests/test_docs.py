@@ -25,13 +25,8 @@ from tests.test_record_commands import write_draws
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = [f"docs/tutorials/{path.name}" for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
-PAGES = [
-    "README.md",
-    "CONTRIBUTING.md",
-    "RELEASING.md",
-    "SECURITY.md",
-    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
-]
+PAGES = ["README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"]
+PAGES += [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
 PAGES += TUTORIALS  # whose blocks are run by tests/test_tutorials.py
 PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo", "cp", "kill", "wait", "git", "uv")
 
