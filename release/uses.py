@@ -164,18 +164,21 @@ def data() -> None:
     assert pooch.file_hash(__file__)  # fetching itself needs the network: tests/test_datasets.py
 
 
-def record() -> None:
+def record() -> str:
+    """From a request to its certificate; the request's id."""
     as_file().to_netcdf("fit.nc", engine="h5netcdf")
     project = 'name = "readings"\ndraws = "fit.nc"\nbridge = "arviz"\nsubject = "person"\npreprocessing = "none"\n'
     Path("readings.toml").write_text(project)
     command("keys", "new", "example.org/erasures", "--keys", "keys")
     os.environ["POSTERASE_KEYS"] = "keys"
     command("requests", "project", "readings.toml")
-    identity = json.loads(command("requests", "add", "readings", "3", "--regulation", "gdpr", "--json"))
+    added = json.loads(command("requests", "add", "readings", "3", "--regulation", "gdpr", "--json"))
+    identity = str(added["subject_request_id"])
     command("requests", "run", "readings")
-    command("requests", "show", identity["subject_request_id"], "--certificate", "certificate.json")
+    command("requests", "show", identity, "--certificate", "certificate.json")
     command("requests", "export", "ledger.jsonl")
     command("verify", "ledger.jsonl", "--key", "keys/public.key", "--certificate", "certificate.json")
+    return identity
 
 
 def postgresql() -> None:
@@ -185,7 +188,7 @@ def postgresql() -> None:
 
 
 def service() -> None:
-    record()
+    identity = record()
     token = json.loads(command("keys", "token", "auditor", "--role", "audit", "--json"))["token"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -193,8 +196,8 @@ def service() -> None:
     serving = subprocess.Popen([program(), "serve", "--port", str(port)])
     try:
         headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
-        asked = urllib.request.Request(f"http://127.0.0.1:{port}/requests", headers=headers)
-        assert "completed" in answered(asked, 120)
+        asked = urllib.request.Request(f"http://127.0.0.1:{port}/requests/{identity}", headers=headers)
+        assert json.loads(answered(asked, 120))["request_status"] == "completed"
     finally:
         serving.send_signal(signal.SIGINT)
         assert serving.wait(90) in (0, 130)
