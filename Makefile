@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export JAX_PLATFORMS ?= cpu
 # A GPU, where there is one: make test-all JAX_PLATFORMS=cuda,cpu
 
-.PHONY: help install demo test test-all lint format bench docs tutorials lock clean
+.PHONY: help install demo test test-all lint format bench docs tutorials lock release-check clean
 
 help:
 	@echo "make demo      the paper's Gaussian mixture forgets 800 of 2,000 points: table and figure"
@@ -15,6 +15,7 @@ help:
 	@echo "make bench     speed, as ratios of things run side by side"
 	@echo "make docs      the documentation, into site/"
 	@echo "make tutorials runs the tutorials and writes their outputs and figures anew"
+	@echo "make release-check  what a release is held to: RELEASING.md (needs uv and every Python)"
 	@echo "make lock      requirements.lock anew from pyproject.toml (needs uv)"
 
 install: $(VENV)/.installed
@@ -64,5 +65,9 @@ lock:
 	uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --quiet --upgrade \
 		--all-extras --group build --group test --group lint --group docs --group bench --output-file requirements.lock
 
+# All of them, or some: make release-check CHECKS="build core"
+release-check: install
+	$(BIN)/python -m release $(CHECKS)
+
 clean:
-	rm -rf $(VENV) site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .release site .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

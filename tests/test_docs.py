@@ -25,9 +25,10 @@ from tests.test_record_commands import write_draws
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = [f"docs/tutorials/{path.name}" for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
-PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+PAGES = ["README.md", "CONTRIBUTING.md", "RELEASING.md", "SECURITY.md"]
+PAGES += [f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))]
 PAGES += TUTORIALS  # whose blocks are run by tests/test_tutorials.py
-PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo", "cp", "kill", "wait")
+PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo", "cp", "kill", "wait", "git", "uv")
 
 ELSEWHERE = {
     "make demo": "the newcomer's test, and .ci/run's fresh clone",
@@ -56,6 +57,14 @@ ELSEWHERE = {
     "posterase requests work": "test_service.py, until a signal",
     "posterase serve --workers 0": "benchmarks/service.py, with a port",
     "python -m tests.screenshots docs/figures": "by hand, where pages change",
+    "make release-check": "release/last_check.json says when",
+    'make release-check CHECKS="build core"': "the same",
+    "python -m release build": "the same",
+    "python -m release lowest": "the same",
+    "python -m pytest tests/test_package.py tests/test_release.py": "make test has both",
+    'git tag --annotate v0.1.0 --message "posterase 0.1.0"': "by hand, by whoever releases",
+    "uv publish --dry-run .release/dist/*": "by hand, by whoever releases",
+    "pip install posterase==0.1.0": "by hand, after a release",
 }
 """Where a command is run that takes too long for a page's test, or needs what a page does not have."""
 

@@ -249,22 +249,26 @@ def test_several_processes_at_once(tmp_path):
     assert len(entries(tmp_path / "programs")) >= 8
 
 
-def test_a_callback_is_called_and_not_kept(fresh):
-    """What bridges to other programs do; a program that was kept would call into another process's memory."""
-    shape = jax.ShapeDtypeStruct((), np.float32)
-    before = jax.numpy.float32(4.0)
-
-    def plain(a):
-        return a + 1
-
-    for factor in (2.0, 3.0):
-        with programs_kept():
-
-            def called(a, factor=factor):
-                return jax.pure_callback(lambda v: np.float32(v * factor), shape, a)
-
-            assert jax.jit(called)(before) == 4 * factor
-            jax.jit(plain)(before)
-        jax.clear_caches()
-    assert list(fresh.glob("jit_plain*"))
-    assert not list(fresh.glob("jit_called*"))
+def test_a_callback_is_that_of_the_process_that_calls(tmp_path):
+    """What bridges to other programs do. Newer versions of jax keep programs with callbacks, and bind them anew; one
+    that called what it was compiled with would call into another process's memory.
+    """
+    script = (
+        "import jax, numpy as np, sys\n"
+        "from posterase.compilation import programs_kept\n"
+        "factor = float(sys.argv[1])\n"
+        "def called(a):\n"
+        "    shape = jax.ShapeDtypeStruct((), np.float32)\n"
+        "    first = jax.pure_callback(lambda v: np.float32(v * factor), shape, a)\n"
+        "    return first + jax.pure_callback(lambda v: np.float32(v + 100 * factor), shape, a)\n"
+        "for _ in range(2):\n"
+        "    with programs_kept():\n"
+        "        print(jax.jit(called)(np.float32(4)), jax.jit(lambda a: a + 1)(np.float32(4)))\n"
+        "    jax.clear_caches()\n"
+    )
+    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": "error"}
+    for factor, expected in ((2, "212.0 5.0\n"), (3, "316.0 5.0\n"), (5, "524.0 5.0\n")):
+        command = [sys.executable, "-c", script, str(factor)]
+        done = subprocess.run(command, env=own, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (2 * expected, "")
+    assert entries(tmp_path / "programs")

@@ -1,0 +1,33 @@
+"""The fast tests, as `make test` runs them, in another environment; counts and versions come from the run itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from release.environments import WORK, CheckError, asked, ran, versions
+
+FAST = ("-m", "not slow and not gpu")
+
+
+def counted(python: Path, *options: str) -> dict[str, Any]:
+    """Run them; failures end the check."""
+    record = WORK / "fast_tests.json"
+    record.unlink(missing_ok=True)
+    own = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu"}
+    try:
+        ran(python, "-m", "pytest", *FAST, *options, "--record", record, own=own)
+    except CheckError as error:
+        (WORK / "fast_tests.log").write_text(str(error))
+        failed = re.findall(r"(?m)^(?:FAILED|ERROR) .*$", str(error))
+        raise CheckError("\n".join([*failed, "all of it: .release/fast_tests.log"])) from error
+    found = json.loads(record.read_text())
+    return {"python": found["python"], **found["counts"], "versions": direct(python)}
+
+
+def direct(python: Path) -> dict[str, str]:
+    """Versions of what pyproject.toml asks for, as installed."""
+    names = {re.split(r"[^\w-]", each)[0].lower() for each in asked()}
+    return {name: version for name, version in versions(python).items() if name.lower() in names}

@@ -1,0 +1,117 @@
+"""What a release is held to: its import is light, its papers are whole, and the last check is of what is here now."""
+
+import datetime
+import importlib.metadata
+import json
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from release import core, uses
+from release.__main__ import CHECKS, RECORD
+from release.environments import asked, project, pythons
+
+import posterase as pe
+from posterase.interfaces.doctor import EXTRAS
+from tests.test_commands import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PAPERS = ["CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "RELEASING.md", "SECURITY.md"]
+
+
+def test_the_import_is_light():
+    """In new processes of each in turn, so that a busy machine slows both alike."""
+    own, measure = core.imports(Path(sys.executable), repeats=2)
+    assert own <= core.MOST * measure
+
+
+@pytest.mark.slow
+def test_an_import_that_is_not_light_is_noticed():
+    """The broken twin: everything that has a name is imported at once."""
+    eager = "import posterase\nfor name in dir(posterase): getattr(posterase, name)"
+    own, measure = core.imports(Path(sys.executable), eager, repeats=2)
+    assert own > core.MOST * measure
+
+
+def test_the_version_is_stated_once():
+    """Nowhere else than in version.py, but where a file must repeat it."""
+    assert project()["dynamic"] == ["version"]
+    assert importlib.metadata.version("posterase") == pe.__version__
+    first = re.search(r"(?m)^## (\S+) \((unreleased|\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text())
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert first[1] == citation["version"] == pe.__version__
+    assert ("unreleased" if "date-released" not in citation else str(citation["date-released"])) == first[2]
+    stated = [path for path in (ROOT / "src").rglob("*.py") if f'"{pe.__version__}"' in path.read_text()]
+    assert stated == [ROOT / "src" / "posterase" / "version.py"]
+
+
+def test_the_changelog_has_every_name_command_and_extra():
+    text = (ROOT / "CHANGELOG.md").read_text()
+    words = set(re.findall(r"[\w-]+", text))
+    names = {name for names in pe.HOMES.values() for name in names.split()}
+    assert names - words == set()
+    assert {extra for extra in EXTRAS if f"[{extra}]" not in text} == set()
+    assert {name for name in COMMANDS if not set(name.split()) <= words} == set()
+
+
+def test_the_papers_lead_somewhere():
+    """Links to files and to their headings."""
+    for paper in PAPERS:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", (ROOT / paper).read_text()):
+            name, _, heading = target.partition("#")
+            assert (ROOT / name).exists(), (paper, target)
+            assert not heading or heading in _anchors(ROOT / name), (paper, target)
+
+
+def _anchors(page):
+    headings = re.findall(r"(?m)^#+ (.*)$", page.read_text())
+    return {re.sub(r"[^\w -]", "", each).lower().replace(" ", "-") for each in headings}
+
+
+def test_the_papers_are_in_the_sdist():
+    targets = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    included = targets["sdist"]["include"]
+    assert all(any(Path("/", paper).match(pattern) for pattern in included) for paper in PAPERS)
+    assert all(pattern.startswith("/") for pattern in included)  # else it would be looked for in every folder
+
+
+def test_every_extra_has_a_use():
+    assert list(uses.USES) == list(project()["optional-dependencies"])
+
+
+@pytest.fixture
+def checked(request):
+    if request.config.getoption("--record"):
+        pytest.skip("this run may be a part of the check")
+    return json.loads(RECORD.read_text())
+
+
+def test_the_last_check_was_of_this_version(checked):
+    """Of an earlier one only while this one is not released."""
+    assert list(checked) == CHECKS
+    of = {check["posterase"] for check in checked.values()}
+    assert of == {pe.__version__} or f"## {pe.__version__} (unreleased)" in (ROOT / "CHANGELOG.md").read_text()
+    for check in checked.values():
+        assert datetime.date.fromisoformat(check["date"]) <= datetime.datetime.now(datetime.UTC).date()
+        assert re.fullmatch(r"(?!0{40})[0-9a-f]{40}", check["commit"])
+
+
+def test_the_last_check_was_of_every_python_and_extra(checked):
+    assert list(checked["core"]["found"]) == list(checked["locked"]["found"]) == pythons()
+    for of_extras in checked["extras"]["found"].values():
+        assert list(of_extras) == list(project()["optional-dependencies"])
+    for version, found in checked["core"]["found"].items():
+        assert found["python"].startswith(f"{version}.")
+        assert found["import_ratio"] <= core.MOST
+    for found in [*checked["locked"]["found"].values(), checked["lowest"]["found"]]:
+        assert found["failed"] == found["error"] == 0
+        assert found["passed"] > 1000
+
+
+def test_the_lowest_versions_are_those_that_were_checked(checked):
+    """A bound that is changed or added has to be tried."""
+    assert checked["lowest"]["found"]["asked"] == asked()
+    assert all(">=" in each for each in asked())
