@@ -3,20 +3,19 @@
 Target: three NUTS refits pooled. Two more refits, by NumPyro and BlackJAX, are the floor; at the floor is what is
 at most twice as far from the target as the farther of them, in means and in spreads. Errors are root mean squares over
 parameters: of means in posterior standard deviations, with what chance explains; of log standard deviations.
-"Seconds" are the median of three later calls, "first" is the first call; neither starts a process. All have the same
-4,000 draws.
+"Seconds" are the median of three later calls, "first" is the first call; neither starts a process, and `erase` comes
+last and finds programs compiled by its rungs. All start from the same 4,000 draws.
 
-- **R loo** is handed a request as one observation, whose log-likelihood is the sum over the removed rows:
-  `loo` gives weights, `loo_moment_match` moved draws and weights, with its own defaults. **iwmm** gets both log densities
-  (`moment_match` of a matrix). Densities are written in R, over all draws at once, and shown to be ours before anything
-  is compared.
+- **R loo** is handed a request as one observation, whose log-likelihood is the sum over the removed rows: `loo` gives
+  weights, `loo_moment_match` moved draws and weights, both with their defaults. **iwmm** gets both log densities
+  (`moment_match` of a matrix). Densities are written in R, over all draws at once; they are shown to be ours.
 - **arviz-stats**: `loo` and `loo_moment_match`, handed the same, as in [Against peers](peers.md).
-- **BlackJAX**: `adaptive_tempered_smc` from the full posterior's draws to the kept posterior, ESS 0.5, and one step more at
-  the end, since it moves before it weighs. HMC with the draws' covariance, of the step size whose acceptance is nearest
-  to 0.8, a quarter of a period long. It is tuned in its favour: of 1, 3 and 10 moves a stage the fewest that
-  reach the floor, and the tuning is not timed.
-- **pyDVL** answers another question: by how much the mode moves. Its answer is measured against the mode that is found
-  anew, and, as a shift of all draws, like the others.
+- **BlackJAX**: `adaptive_tempered_smc` from the full posterior's draws to the kept posterior, ESS 0.5, and one step
+  more at the end, since it moves before it weighs. HMC with the draws' covariance, a quarter of a period long, and the
+  step size whose acceptance is nearest to 0.8. It is tuned in its favour: of 1, 3 and 10 moves a stage the fewest
+  that reach the floor. The tuning is not timed.
+- **pyDVL** answers another question: by how much the mode moves. Its answer is measured against the mode found anew,
+  and, as a shift of all draws, like the others.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-import json
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -40,49 +38,26 @@ from jaxtyping import Array, Float, PyTree
 
 import posterase as pe
 from benchmarks import peers as against
-from benchmarks.peer_models import PEERS, Peers, apart, kept_rows
+from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
+from benchmarks.peers import Row
 from benchmarks.problems import Problem, breast_cancer, radon_hierarchy
+from benchmarks.sides_page import UNTOUCHED, Found, Mode, at_the_floor, keep
 from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
 from posterase.model import LogDensity
 from posterase.numerics.densities import constrained, evaluate
 from posterase.numerics.densities import unconstrained as raveled
 
-Row = against.Row
-
 REQUESTS = {
     breast_cancer: ("1 row", "57 rows of one class"),
     radon_hierarchy: ("a county", "30 counties"),
 }
 HERE = Path(__file__).parent
-DOCS = HERE.parent / "docs"
 PYDVL = "PYDVL_PYTHON"
 """Names the Python of the environment that has pyDVL, whose NumPy is older than ours."""
 MOVES = (1, 3, 10)
 STEP_SIZES = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0)
 ACCEPTANCE = 0.8
-AT_THE_FLOOR = 2.0
-
-
-class Mode(NamedTuple):
-    """A change of the mode, as pyDVL predicts it and as it is."""
-
-    request: str
-    needed: float
-    """Root mean square over parameters, in posterior standard deviations."""
-    error: float
-    seconds: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Found:
-    """What a run found, and what it could not run."""
-
-    machine: str
-    versions: list[str]
-    rows: list[Row]
-    modes: list[Mode]
-    skipped: list[str]
 
 
 def run() -> Iterator[str]:
@@ -98,10 +73,10 @@ def run() -> Iterator[str]:
             for row in compared(Case(problem, peers, draws, request, removed), found):
                 found.rows.append(row)
                 yield against.line(row)
-    kept = {"skipped": sorted(set(found.skipped)), "versions": list(dict.fromkeys(found.versions))}
-    keep(dataclasses.replace(found, **kept))
+    skipped, told = sorted(set(found.skipped)), list(dict.fromkeys(found.versions))
+    keep(dataclasses.replace(found, skipped=skipped, versions=told), __doc__ or "")
     yield from map(str, found.modes)
-    yield from kept["skipped"]
+    yield from skipped
 
 
 def versions() -> list[str]:
@@ -153,7 +128,6 @@ def compared(case: Case, found: Found) -> Iterator[Row]:
     yield measured("erase", "ours", against.whole(problem, draws, removed))
 
 
-UNTOUCHED = "untouched draws"
 OURS = {
     "Reweight": pe.Reweight(),
     "InfluenceShift, the paper's": pe.InfluenceShift(samples=100, hessian="full"),
@@ -161,13 +135,6 @@ OURS = {
     "Transport": pe.Transport(),
     "Rejuvenate": pe.Rejuvenate(),
 }
-
-
-def at_the_floor(row: Row, floor: list[Row]) -> bool:
-    def near(of: Callable[[Row], float]) -> bool:
-        return of(row) <= AT_THE_FLOOR * max(map(of, floor))
-
-    return near(lambda row: row.mean_error) and near(lambda row: row.sd_error)
 
 
 # --- BlackJAX's SMC
@@ -182,7 +149,7 @@ def tuned_smc(case: Case, measured: Callable[[str, str, against.Method], Row], f
     return row
 
 
-class Path_(NamedTuple):
+class Tempering(NamedTuple):
     """From the full posterior, at 0, to the kept one, at 1."""
 
     full: Callable[[PyTree], Float[Array, ""]]
@@ -191,15 +158,15 @@ class Path_(NamedTuple):
     covariance: Float[np.ndarray, "d d"]
 
 
-def path(case: Case) -> Path_:
+def tempering(case: Case) -> Tempering:
     problem, peers, draws, _, removed = case
     rows = kept_rows(problem, np.array([], int))
     gone, none = ({name: values[ids] for name, values in rows.items()} for ids in (removed, removed[:0]))
     of_gone, of_none = peers.density(gone), peers.density(none)
     thetas, _ = raveled(problem.model, draws)
-    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), against.named(draws.params))
+    flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), named(draws.params))
     particles = {name: jnp.log(leaf) if name in peers.positive else jnp.asarray(leaf) for name, leaf in flat.items()}
-    return Path_(peers.density(rows), lambda at: of_none(at) - of_gone(at), particles, np.cov(thetas.T))
+    return Tempering(peers.density(rows), lambda at: of_none(at) - of_gone(at), particles, np.cov(thetas.T))
 
 
 def length(step_size: float) -> int:
@@ -211,7 +178,7 @@ def tuned_step_size(case: Case) -> float:
     """Of one move of all draws at the full posterior, which they are draws of."""
     import blackjax
 
-    at = path(case)
+    at = tempering(case)
     keys = jax.random.split(jax.random.key(0), against.DRAWS)
     some = jax.tree.map(lambda leaf: leaf[: len(keys)], at.particles)
 
@@ -227,7 +194,7 @@ def blackjax_smc(case: Case, moves: int, step_size: float) -> against.Method:
     import blackjax
     from blackjax.smc import extend_params, resampling
 
-    at = path(case)
+    at = tempering(case)
     kernel = blackjax.hmc.build_kernel()
     settings = {
         "step_size": step_size,
@@ -299,7 +266,7 @@ def arrays_of(case: Case) -> dict[str, np.ndarray]:
 
 def columns(case: Case) -> list[str]:
     """The parameter that each unconstrained number belongs to."""
-    first = {name: leaf[0, 0] for name, leaf in against.named(case.draws.params).items()}
+    first = {name: leaf[0, 0] for name, leaf in named(case.draws.params).items()}
     return [name for name in sorted(first) for _ in range(np.size(first[name]))]
 
 
@@ -358,7 +325,7 @@ def by_pydvl(case: Case, target: pe.Draws, found: Found) -> Iterator[Moved]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write(folder, arrays_of(case) | {"mode": mode})
-        command = [python, HERE / "sides_pydvl.py", folder, str(against.REPEATS)]
+        command = [python, str(HERE / "sides_pydvl.py"), name, str(against.REPEATS)]
         subprocess.run(command, check=True, capture_output=True)
         change, (first, seconds) = np.fromfile(folder / "change"), np.fromfile(folder / "seconds")
         found.versions.append((folder / "versions.txt").read_text().strip())
@@ -379,34 +346,3 @@ def mode_of(rows: dict[str, np.ndarray]) -> np.ndarray:
         mode = mode + step
     assert np.abs(step).max() < 1e-10, step
     return mode
-
-
-# --- what came out
-
-HEAD = (
-    "| posterior | removed | method | error of means (by chance) | of log sd | seconds | times `erase` | first | says |\n"
-    "|---|---|---|---|---|---|---|---|---|"
-)
-
-
-def keep(found: Found) -> None:
-    (DOCS / "results" / "sides.json").write_text(json.dumps(as_json(found), indent=1) + "\n")
-    (DOCS / "results" / "sides.md").write_text(page(found))
-    against.plot([row for row in found.rows if row.kind != "none"], DOCS / "figures" / "sides.svg")
-
-
-def as_json(found: Found) -> dict[str, Any]:
-    rows, modes = [dataclasses.asdict(row) for row in found.rows], [mode._asdict() for mode in found.modes]
-    return dataclasses.asdict(found) | {"rows": rows, "modes": modes}
-
-
-def from_json(kept: dict[str, Any]) -> Found:
-    rows, modes = [Row(**row) for row in kept["rows"]], [Mode(**mode) for mode in kept["modes"]]
-    return Found(kept["machine"], kept["versions"], rows, modes, kept["skipped"])
-
-
-def page(found: Found) -> str:
-    intro = (
-        f"# Side by side, measured\n\nFrom `python -m benchmarks sides`: {found.machine}; {', '.join(found.versions)}."
-    )
-    return intro

@@ -119,7 +119,9 @@ found <- lapply(names(methods), function(name) {
 write.csv(do.call(rbind, found), file.path(folder, "found.csv"), row.names = FALSE)
 write_out(full(draws) - removed(draws), "kept")
 
-versions <- vapply(c("loo", names(methods)[names(methods) == "iwmm"]), function(name) {
-  paste(name, packageVersion(name))
-}, "")
+version <- function(name) {
+  note <- packageDescription(name)$Note # where an installation is not the published one, this says so
+  paste0(name, " ", packageVersion(name), if (!is.null(note)) paste0(" (", note, ")"))
+}
+versions <- vapply(c("loo", intersect("iwmm", names(methods))), version, "")
 writeLines(paste(c(paste("R", getRversion()), versions), collapse = ", "), file.path(folder, "versions.txt"))

@@ -2,8 +2,8 @@
 
     python sides_pydvl.py FOLDER REPEATS
 
-Logistic regression with a normal prior, at its mode θ. With H the Hessian of the mean loss, the prior in it, and N rows,
-the mode moves by (1/N) Σ H⁻¹ ∇loss(z) when the rows z are removed, to first order; pyDVL gives H⁻¹ ∇loss(z).
+Logistic regression with a normal prior, at its mode. With H the Hessian of the mean loss, the prior in it, and N rows,
+the mode moves by (1/N) Σ H⁻¹ ∇loss(z) where rows z are removed, to first order; pyDVL gives H⁻¹ ∇loss(z).
 """
 
 from __future__ import annotations
