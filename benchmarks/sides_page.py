@@ -125,7 +125,23 @@ def blocks(found: Found) -> dict[str, str]:
     ]
     measured = "\n".join([head, "|---" * (len(stand) + 1) + "|", *cells])
     said = f"{found.machine}; {'; '.join(found.versions)}."
-    return {"measured": measured, "machine": said, "modes": modes(found), "torch": torch()}
+    return {
+        "measured": measured,
+        "faster": faster(stand),
+        "modes": modes(found),
+        "torch": torch(),
+        "machine": said,
+    }
+
+
+def faster(stand: dict[tuple[str, str], list[Beside]]) -> str:
+    """Who of the others was at the floor sooner than `erase`."""
+    lines = []
+    for (posterior, request), here in stand.items():
+        sooner = [each for each in here if each.row.kind in ("reuse", "refit") and each.reached and each.ratio < 1]
+        names = ", ".join(f"{each.row.method} ({each.ratio:.2g}×)" for each in sorted(sooner, key=lambda it: it.ratio))
+        lines.append(f"{posterior}, {request}: {names or 'nobody'}")
+    return f"At the floor, and sooner than `erase`: {'; '.join(lines)}."
 
 
 def cell(name: str, here: list[Beside]) -> str:
@@ -159,8 +175,8 @@ def torch() -> str:
 def filled(text: str, blocks: dict[str, str]) -> str:
     """A page with what was measured put into its places."""
     for name, block in blocks.items():
-        opening, end = f"<!-- {name} -->\n", "\n<!-- end -->"
+        opening, end = f"<!-- {name} -->\n", "<!-- end -->"
         assert text.count(opening) == 1, name
         before, rest = text.split(opening)
-        text = f"{before}{opening}{block}{end}{rest[rest.index(end) + len(end) :]}"
+        text = f"{before}{opening}\n{block}\n\n{rest[rest.index(end) :]}"
     return text
