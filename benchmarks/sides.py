@@ -333,7 +333,7 @@ def by_pydvl(case: Case, target: pe.Draws, found: Found) -> Iterator[Moved]:
     needed, off = (np.sqrt(np.mean((each / spread) ** 2)) for each in (new_mode - mode, mode + change - new_mode))
     found.modes.append(Mode(case.request, float(needed), float(off), seconds))
     moved = pe.Draws((np.asarray(case.draws.params) + change).astype(np.float32))
-    yield "draws shifted by pyDVL's answer", moved, (first, seconds), "nothing"
+    yield "draws shifted by pyDVL's answer", moved, (first, seconds), ""
 
 
 def mode_of(rows: dict[str, np.ndarray]) -> np.ndarray:
