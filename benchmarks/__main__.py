@@ -16,7 +16,7 @@ from posterase.files import written_whole
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
     *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation", "peers"),
-    *("parameters_profile", "low_precision"),
+    *("sides", "parameters_profile", "low_precision"),
 ]
 SIZED = ("rows", "removed", "parameters", "draws")
 """Those that take sizes: of rows, of removed rows, of parameters, of draws and chains."""
