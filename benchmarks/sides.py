@@ -166,7 +166,8 @@ def tempering(case: Case) -> Tempering:
     thetas, _ = raveled(problem.model, draws)
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), named(draws.params))
     particles = {name: jnp.log(leaf) if name in peers.positive else jnp.asarray(leaf) for name, leaf in flat.items()}
-    return Tempering(peers.density(rows), lambda at: of_none(at) - of_gone(at), particles, np.atleast_2d(np.cov(thetas.T)))
+    covariance = np.atleast_2d(np.cov(thetas.T))
+    return Tempering(peers.density(rows), lambda at: of_none(at) - of_gone(at), particles, covariance)
 
 
 def length(step_size: float) -> int:
