@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from release.environments import WORK, CheckError, new, project, pythons, ran, uv, versions, wheel
+from release.environments import CheckError, new, project, pythons, ran, uv, versions, wheel
 from release.using import missing, use
 
 MOST = 1.5
@@ -52,7 +52,7 @@ def imports(python: Path, code: str = LIGHT, repeats: int = REPEATS) -> tuple[fl
 
 def _seconds(python: Path, code: str) -> float:
     start = time.perf_counter()
-    subprocess.run([python, "-c", code], check=True, cwd=WORK)
+    subprocess.run([python, "-P", "-c", code], check=True)
     return time.perf_counter() - start
 
 
