@@ -116,7 +116,7 @@ def summary(rows: list[Row]) -> str:
     ]
     floors = [row for row in erased if row.mean_error > max(refits[row[:2]].mean_error, 2 * row.spread)]
     named = ", ".join(f"{row.problem}, {row.request}" for row in floors) or "none"
-    seconds = f"{np.median(faster):.0f} times faster in the median (wanted: 50; {min(faster):.0f} to {max(faster):.0f})"
+    seconds = f"{np.median(faster):.0f} times faster in the median ({min(faster):.1f} to {max(faster):.0f})"
     evaluations = f"{np.median(fewer):.0f} times fewer evaluations ({min(fewer):.0f} to {max(fewer):.0f})"
     return (
         f"`erase` against a refit, over {len(erased)} requests: {seconds}, {evaluations}, {np.median(waits):.0f} times "

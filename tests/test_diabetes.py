@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from posterase import __version__
 from posterase.experiments import diabetes
 from posterase.interfaces import cli
 
@@ -43,7 +44,7 @@ def test_mistakes_end_in_a_sentence(tmp_path):
 
 
 def test_version_and_help():
-    assert run("--version").stdout == "posterase 0.1.0\n"
+    assert run("--version").stdout == f"posterase {__version__}\n"
     for words in (["demo"], ["reproduce", "gmm"]):
         assert f"posterase {' '.join(words)} " in CliRunner().invoke(cli.app, [*words, "--help"]).output
 

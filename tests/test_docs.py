@@ -79,7 +79,7 @@ def commands_of(page):
     for block in blocks(page, "sh"):
         yield from block.replace("\\\n", " ").splitlines()
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    for line in re.findall(r"^ {4}((?:posterase|make|python) .*)$", plain, re.MULTILINE):
+    for line in re.findall(r"^ {4}((?:posterase|make|python|pip) .*)$", plain, re.MULTILINE):
         yield line.split("  ")[0].strip()
     plain = re.sub(r"^ {4}.*$", "", plain, flags=re.MULTILINE)
     yield from re.findall(r"`((?:posterase|python|make|pip) [^`]+)`", plain.replace("\n", " "))
@@ -131,7 +131,7 @@ def test_every_command_is_run_somewhere():
 README = [
     "posterase erase fit.nc --rows 'county == \"ANOKA\"' --out kept.nc",
     "posterase requests add visits 17 --regulation gdpr",
-    "posterase requests run visits --due-within 7d",
+    "posterase requests run visits",
     "posterase verify ledger.jsonl --key public.key --certificate certificate.json",
 ]
 """In their order."""
@@ -173,7 +173,7 @@ def test_the_readme(tmp_path):
     write_draws(tmp_path / "fit.nc", county, np.random.default_rng(0).normal(size=60), name="county")
     setup = ["posterase keys new example.org/erasures", "python visits.py", "posterase requests project visits.toml"]
     erase, add, run, verify = README
-    said = shell(tmp_path, erase, *setup, add, run.replace("7d", "60d"), run)
+    said = shell(tmp_path, erase, *setup, add, run)
     assert "1 request: 1 completed" in said
     shell(
         tmp_path,

@@ -721,7 +721,7 @@ def test_requests_over_http_are_those_of_the_record(small):
     with serving(url, folder) as at, client(at, secret) as caller:
         asked = submission("s1")
         assert caller.post("/requests", json=asked).status_code == 201
-        run = caller.post("/projects/visits/runs", json={}).json()
+        run = caller.post("/projects/visits/runs").json()
         assert run["state"] == "waiting"
         with working(url, folder):
             until(lambda: caller.get(f"/runs/{run['run']}").json()["state"] == "done")

@@ -15,6 +15,8 @@ from posterase.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from posterase import assess as assess
+    from posterase import errors as errors
+    from posterase import transforms as transforms
     from posterase.bridges.arviz import from_arviz as from_arviz
     from posterase.bridges.blackjax import from_blackjax as from_blackjax
     from posterase.bridges.modules import from_equinox as from_equinox
@@ -116,12 +118,15 @@ HOMES = {
 }
 """Where the names are, for when they are asked for."""
 
+MODULES = ("assess", "errors", "transforms")
+"""Those with public names of their own."""
+
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "assess":
-        return importlib.import_module("posterase.assess")
+    if name in MODULES:
+        return importlib.import_module(f"posterase.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'posterase' has no attribute {name!r}")
     found = globals()[name] = getattr(importlib.import_module(f"posterase.{_HOME_OF[name]}"), name)
@@ -129,4 +134,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME_OF, "assess"})
+    return sorted({*globals(), *_HOME_OF, *MODULES})

@@ -158,10 +158,10 @@ def obstacle(folder: Path) -> str:
             folder.parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir(mode=0o700, exist_ok=True)
         make_folder(folder)
-    except OSError as error:
-        return f"the folder {str(folder)!r} cannot be made: {error.strerror}."
     except OutputError as error:
         return error.problem
+    except OSError as error:
+        return f"the folder {str(folder)!r} cannot be made: {error.strerror}."
     return ""
 
 

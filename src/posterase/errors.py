@@ -16,6 +16,9 @@ class PosteraseError(Exception):
         self.problem = problem
         self.advice = advice
 
+    def __str__(self) -> str:  # KeyError would print a repr, OSError its arguments as errno and text
+        return f"{self.problem}\n  What to do: {self.advice}"
+
     def __reduce__(self) -> tuple[type, tuple[str, str]]:
         return type(self), (self.problem, self.advice)
 
@@ -33,9 +36,6 @@ class NonFiniteDataError(PosteraseError, ValueError):
 
 class StreamError(PosteraseError, OSError):
     """Rows of a stream that cannot be read, or that are no longer those that they were."""
-
-    def __str__(self) -> str:  # OSError would print the two arguments as errno and text
-        return f"{self.problem}\n  What to do: {self.advice}"
 
 
 class LikelihoodShapeError(PosteraseError, ValueError):
@@ -56,9 +56,6 @@ class NotFactorisedError(PosteraseError, ValueError):
 
 class UnknownParameterError(PosteraseError, KeyError):
     """A name that no parameter has."""
-
-    def __str__(self) -> str:  # KeyError would print the repr, with its newlines escaped
-        return str(self.args[0])
 
 
 # --- the rows to remove
@@ -236,15 +233,9 @@ class DiscretisedChainWarning(UserWarning):
 class OutputError(PosteraseError, OSError):
     """A file or folder that cannot be written."""
 
-    def __str__(self) -> str:  # OSError would print the two arguments as errno and text
-        return f"{self.problem}\n  What to do: {self.advice}"
-
 
 class InputFileError(PosteraseError, OSError):
     """A file that cannot be read as draws."""
-
-    def __str__(self) -> str:
-        return f"{self.problem}\n  What to do: {self.advice}"
 
 
 class JobError(PosteraseError, ValueError):
@@ -253,9 +244,6 @@ class JobError(PosteraseError, ValueError):
 
 class DatasetError(PosteraseError, OSError):
     """Files of a data set that are not here and cannot be fetched, or are not the official ones."""
-
-    def __str__(self) -> str:
-        return f"{self.problem}\n  What to do: {self.advice}"
 
 
 class MissingExtraError(PosteraseError, ImportError):

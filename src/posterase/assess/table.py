@@ -128,7 +128,7 @@ class Assessment(xr.DataTree):
         return tree
 
     @classmethod
-    def load(cls, path: Path) -> Assessment:  # type: ignore[override]
+    def read(cls, path: Path) -> Assessment:
         """From a netCDF file that `to_netcdf` wrote."""
         tree = read_tree(path).load()
         if not {"metrics", "left_out"} <= tree.children.keys():

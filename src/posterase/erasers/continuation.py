@@ -6,7 +6,7 @@ some steps on the kept rows,
     θ ← θ + η ∇Ũ_kept(θ) + noise,        from shifted draws where `start` shifts them first
 
 There is no acceptance step, so nothing is exact and nothing is measured: neither k̂ nor ε. What speaks for the result
-is a comparison with refits (`posterase.assess.match`).
+is a comparison with refits (`posterase.match`).
 
 The velocities of SGHMC are drawn anew: those that made the draws have seen the removed rows.
 """
@@ -100,6 +100,6 @@ class Continue(Eraser):
             ess=parameter_ess(returned),
             cost=cost if started is None else cost.plus(started.evidence.cost),
             flaw=UNMEASURED,
-            advice="compare it with refits (posterase.assess.match), or use Rejuvenate where a density can be had.",
+            advice="compare it with refits (posterase.match), or use Rejuvenate where a density can be had.",
         )
         return Erased(returned, Result(True, f"{UNMEASURED}."), ContinueDiagnostics(self.steps, started), evidence)

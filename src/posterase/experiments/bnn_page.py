@@ -332,7 +332,7 @@ def _in_short(found: Matches, aims: Sequence[Target]) -> str:
     failed = [each for each in known if not each.reached]
     lines = [
         f"- Against the paper: {found.summary}" + ("; those that do not are listed below." if found.missed else "."),
-        f"- Our method: {len(known) - len(failed)} of {len(known)} aims are reached"
+        f"- Our method: of {len(known)} aims that we had set it beforehand, {len(known) - len(failed)} are reached"
         + (f", not reached: {len(failed)}" if failed else "")
         + (f", not measured: {len(aims) - len(known)}" if len(aims) > len(known) else "")
         + ".",

@@ -63,8 +63,8 @@ def demo(said: Said, out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
     _reproduce_gmm(said, out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
     Console().print(
         "What to try next: `posterase reproduce gmm` (more chains, and what the sampler's steps do without the shift), "
-        "`posterase reproduce diabetes` (an exact answer to compare with), and the ten lines in README.md on a model "
-        "of yours.",
+        "`posterase reproduce diabetes` (an exact answer to compare with), and the tutorial *Forget one person* on a "
+        "survey.",
         markup=False,
     )
 
@@ -109,8 +109,8 @@ def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: 
         "The floor is an independent sample of the exact answer, of the same size: what chance alone leaves.\n"
         "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
     )
-    _draw(console, lambda: figures.draw_diabetes(requests, target))
-    said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": str(target)})
+    drawn = _draw(console, lambda: figures.draw_diabetes(requests, target))
+    said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": drawn})
 
 
 @reproduce.command("rungs")
@@ -126,8 +126,8 @@ def reproduce_rungs(said: Said, out: Out = Path("posterase-rungs"), seed: Seed =
     with said.aside.status("sampling") as status:
         seen = rungs.run(seed, report=status.update)
     console.print(tables.rungs_table(seen), "")
-    _draw(console, lambda: figures.draw_rungs(seen, target))
-    said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": str(target)})
+    drawn = _draw(console, lambda: figures.draw_rungs(seen, target))
+    said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": drawn})
 
 
 Sampler = Annotated[str, typer.Option(help="sgld, sghmc or both.")]
@@ -377,11 +377,15 @@ def _write_json(path: Path, content: object) -> None:
         beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _draw(console: Console, draw: Callable[[], Path]) -> None:
+def _draw(console: Console, draw: Callable[[], Path]) -> str | None:
+    """The figure's path; None where it cannot be drawn."""
     try:
-        console.print(f"Figure: {draw()}", soft_wrap=True)
+        drawn = str(draw())
+        console.print(f"Figure: {drawn}", soft_wrap=True)
+        return drawn
     except MissingExtraError as error:
         console.print(f"No figure: {error.problem} To get it: {error.advice}", markup=False, soft_wrap=True)
+        return None
 
 
 UNREADABLE: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")

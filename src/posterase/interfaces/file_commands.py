@@ -281,7 +281,7 @@ def report(
         raise InputFileError("what moved needs the draws before and after.", "give --before and --after, or neither.")
     told = _told(verdict)
     signed = None if certificate is None else _bytes(certificate)
-    found = None if assessment is None else Assessment.load(assessment)
+    found = None if assessment is None else Assessment.read(assessment)
     samples = [] if before is None or after is None else _samples(told, before, after, refit or [])
     try:
         made = page(told, samples, certificate=signed, assessment=found, title=title)

@@ -156,7 +156,7 @@ def requests_add(
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
-    """Hand in a request. The same one twice is one request.
+    """Hand in a request. The same `--id` twice is one request.
 
     Example: `posterase requests add radon ANOKA --regulation gdpr`
     """

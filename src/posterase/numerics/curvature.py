@@ -178,8 +178,9 @@ def flat_tails(
 ) -> list[str]:
     """Parameters along which a log density does not fall far out: it may have no posterior there.
 
-    A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws.
-    In many dimensions the mean is denser than any draw, by d/2 nats: there they are taken from a draw.
+    A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws
+    than it is there. Where draws lie around their mean and not at it, it is held against draws; and with many
+    parameters, where the mean is denser than any of them by d/2 nats, it is looked out from a draw.
     """
     mean = weights @ thetas
     deviations = np.sqrt(weights @ (thetas - mean) ** 2)
@@ -188,12 +189,13 @@ def flat_tails(
     typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
     few = len(mean) <= COMBINED_UP_TO
     centre = mean if few else typical[0]
+    inside = np.vstack([centre, typical])
 
     def values(distance: float) -> Float[np.ndarray, " k"]:
-        """The density at the typical draws, and so far out on both sides of every place."""
+        """The density at the centre, at the typical draws, and so far out on both sides of every place."""
         at = np.tile(places, 2)
         steps = np.repeat([-distance, distance], len(places)) * deviations[at]
-        found, size = [evaluate_at(density, typical, like)], max(1, POINTS // len(mean))
+        found, size = [evaluate_at(density, inside, like)], max(1, POINTS // len(mean))
         for start in range(0, len(at), size):
             part = slice(start, start + size)
             points = np.tile(centre, (len(at[part]), 1))
@@ -201,10 +203,11 @@ def flat_tails(
             found.append(evaluate_at(density, points, like))
         return np.concatenate(found)
 
-    level, out = np.split(values(FAR_OUT[0]), [len(typical)])
+    levels, out = np.split(values(FAR_OUT[0]), [len(inside)])
     if np.isnan(out).any():  # too far for the numbers there are
-        out = np.where(np.isnan(out), values(FAR_OUT[1])[len(typical) :], out)
-    flat = (out.reshape(2, -1) > (np.median(level) if few else level[0]) - LEAST_FALL).any(axis=0)
+        out = np.where(np.isnan(out), values(FAR_OUT[1])[len(inside) :], out)
+    level = max(levels[0], np.median(levels[1:])) if few else levels[0]
+    flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
     return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
 
 

@@ -225,8 +225,11 @@ def budget_of(project: Project) -> float:
     return policy_of(project).budget
 
 
+ALL_THAT_WAIT = RunWanted(due_within=None)
+
+
 @router.post("/projects/{name}/runs", status_code=202)
-async def run(name: Name, asked: RunWanted, keeper: Kept, caller: Operator) -> RunState:
+async def run(name: Name, keeper: Kept, caller: Operator, asked: RunWanted = ALL_THAT_WAIT) -> RunState:
     """Have the requests of a project run that wait. A worker does it; ask for its state."""
     within = None if asked.due_within is None else span_of(asked.due_within)
     return run_state(await keeper.write(caller.token.name, lambda record: place_order(record, name, within)))
