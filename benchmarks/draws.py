@@ -33,9 +33,9 @@ def measure(size: int) -> Iterator[Point]:
             for name, eraser in RUNGS.items():
                 yield measured(size, name + kind, lambda: eraser(0, model, draws, removal))  # noqa: B023
     model, draws, _ = problem(ROWS, PARAMETERS, 1, FEWEST)
-    sampler = pe.SGLD(pe.Polynomial(0.1 / ROWS), batch=BATCH)
+    sampler = pe.SGLD(pe.PolynomialSteps(0.1 / ROWS), batch=BATCH)
     initial = np.broadcast_to(np.asarray(draws.params)[0, 0], (size, PARAMETERS))
-    state = pe.start(0, model, sampler, initial)
+    state = pe.start_chains(0, model, sampler, initial)
 
     def run() -> object:
         return pe.sample(model, sampler, state, A_CHAIN, thin=THIN).draws.params

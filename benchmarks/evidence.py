@@ -113,7 +113,7 @@ def not_deleted(key: Any, params: Any, present: Any, gone: Any) -> Any:
 def worlds_table(problem: Split, before: pe.Draws) -> Iterator[str]:
     """The field's protocol: models fitted to random halves of the rows, three kinds of forget sets."""
     model = problem.model
-    sampler = pe.LaplaceSampler(model, np.zeros(31, np.float32), newton_steps=10, moves=10)
+    sampler = pe.LaplaceFit(model, np.zeros(31, np.float32), newton_steps=10, langevin_steps=10)
 
     def margin(params: Any, ids: Any) -> Any:
         return logit_margin(model.log_rows(params, ids))
@@ -135,7 +135,7 @@ def worlds_table(problem: Split, before: pe.Draws) -> Iterator[str]:
 
 def _world_line(name: str, erasure: str, margins: Any, never: Any) -> str:
     attack, divergence = u_lira(0, margins, never), klom(0, margins, never)
-    cells = attack.true_positives, divergence.median, divergence.high
+    cells = attack.true_positives, divergence.median, divergence.percentile_95
     return f"| {name} | {erasure} | {' | '.join(map(str, cells))} |"
 
 
@@ -149,7 +149,7 @@ def tree_kl(one: Any, other: Any) -> float:
 def speed(problem: Split) -> Iterator[str]:
     """A batch of refits against the same ones one after the other, and an assessment against the refits it needs."""
     model = problem.model
-    sampler = pe.LaplaceSampler(model, np.zeros(31, np.float32), newton_steps=10, moves=10)
+    sampler = pe.LaplaceFit(model, np.zeros(31, np.float32), newton_steps=10, langevin_steps=10)
     one = jax.jit(sampler.__call__)
     keys = jax.random.split(jax.random.key(0), 3 * MODELS)
 

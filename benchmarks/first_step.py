@@ -146,7 +146,7 @@ def _first_steps(settings: bnn.Settings, rows: Int[Array, " kept"]) -> dict[str,
             damping=damping,
         )
         budget = settings.budget * settings.steps * settings.batch
-        if eraser.extra_cost(settings.removed, eraser.control)[0] <= 0.9 * budget:
+        if eraser.extra_cost(settings.removed, eraser.control_rows)[0] <= 0.9 * budget:
             eraser = dataclasses.replace(eraser, steps=bnn.steps_within(settings, eraser))
             name = f"{size} rows, {iterations} iterations, damping {damping:,.0f}, {eraser.steps} steps"
             found[name] = eraser

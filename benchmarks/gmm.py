@@ -21,7 +21,7 @@ REQUESTS = 10
 def trainer(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
     sampler = gmm.make_sampler(settings, model.n_rows)
     points = gmm.initial_centres(np.asarray(model.data), settings.components)
-    state = pe.start(0, model, sampler, np.broadcast_to(points, (settings.chains, *points.shape)))
+    state = pe.start_chains(0, model, sampler, np.broadcast_to(points, (settings.chains, *points.shape)))
     return lambda: pe.sample(model, sampler, state, 1, thin=settings.iterations).state
 
 

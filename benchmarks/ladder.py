@@ -53,7 +53,7 @@ class Row(NamedTuple):
 def measured(draws: pe.Draws, target: pe.Draws) -> tuple[float, float, float, float]:
     """Error of means, what it is expected to be, error of log standard deviations, two-sample accuracy."""
     found = moment_errors(draws, target)
-    return found.mean, found.chance, found.log_sd, two_sample(0, draws, target).accuracy
+    return found.mean, found.mean_chance, found.log_sd, two_sample(0, draws, target).accuracy
 
 
 def compare(problem: Problem) -> Iterator[Row]:

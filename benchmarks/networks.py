@@ -73,7 +73,7 @@ class Ours:
         self.y = numbers.integers(0, 10, rows, dtype=np.int32)
         self.data = {"x": jnp.asarray(self.x), "y": jnp.asarray(self.y)}
         self.removed = numbers.permutation(rows)[: self.sizes.requests * REMOVED].reshape(-1, REMOVED)
-        self.sampler = pe.SGLD(pe.Polynomial(STEP_SIZE), batch=BATCH)
+        self.sampler = pe.SGLD(pe.PolynomialSteps(STEP_SIZE), batch=BATCH)
 
     def model(self, **options: Any) -> pe.Model:
         likelihood = networks.LogLikelihood(MAKERS[self.name](**options))
@@ -111,7 +111,7 @@ class Ours:
         return lambda: calls(model, thetas, batches)
 
     def state(self, chains: int, model: pe.Model) -> Any:
-        return pe.start(0, model, self.sampler, self.initial(chains))
+        return pe.start_chains(0, model, self.sampler, self.initial(chains))
 
     def steps(self, chains: int, **options: Any) -> Run:
         model = self.model(**options)
@@ -122,7 +122,7 @@ class Ours:
         model = self.model(**options)
         state = self.state(chains, model)
         eraser = pe.LiveInfluenceShift(
-            self.sizes.order, SCALE, step_size="rescaled", batch=BATCH, diverged_above=math.inf
+            self.sizes.order, SCALE, rescale_steps=True, batch=BATCH, diverged_above=math.inf
         )
         return lambda: eraser(model, self.sampler, state, self.removed).state
 

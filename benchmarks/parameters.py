@@ -36,10 +36,10 @@ ERASERS: dict[str, pe.Eraser] = {
     "InfluenceShift": pe.InfluenceShift(solver=pe.CG(), samples=SAMPLES),
     "Transport": pe.Transport(samples=SAMPLES),
 }
-PRECONDITIONERS: dict[str, pe.Unscaled | pe.Diagonal | pe.Nystrom] = {
-    "none": pe.Unscaled(),
-    "diagonal": pe.Diagonal(),
-    "Nyström, 16": pe.Nystrom(rank=16),
+PRECONDITIONERS: dict[str, pe.NoPreconditioner | pe.DiagonalPreconditioner | pe.NystromPreconditioner] = {
+    "none": pe.NoPreconditioner(),
+    "diagonal": pe.DiagonalPreconditioner(),
+    "Nyström, 16": pe.NystromPreconditioner(rank=16),
 }
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -86,7 +86,7 @@ def iterations(parameters: int) -> dict[str, Any]:
     for name, preconditioner in PRECONDITIONERS.items():
         eraser = pe.InfluenceShift(solver=pe.CG(preconditioner=preconditioner), samples=SAMPLES, weigh=False)
         solved = eraser(0, problem.model, problem.draws, removal).diagnostics.solved
-        found[name] = {"iterations": int(solved.iterations), "products": int(solved.steps)}
+        found[name] = {"iterations": int(solved.iterations), "products": int(solved.products)}
     return {"solvers": found, "temporary": programs(problem, SAMPLES)}
 
 

@@ -160,7 +160,7 @@ def judged(
     """Draws against the target, beside the seconds that they took."""
     errors = moment_errors(found, target)
     accuracy = two_sample(0, found, target).accuracy
-    return Row(posterior, request, name, kind, errors.mean, errors.chance, errors.log_sd, accuracy, *times, says)
+    return Row(posterior, request, name, kind, errors.mean, errors.mean_chance, errors.log_sd, accuracy, *times, says)
 
 
 @contextmanager

@@ -34,8 +34,8 @@ def erasers():
         "InfluenceShift by CG": pe.InfluenceShift(samples=50, solver=pe.CG()),
         "Transport": pe.Transport(),
         "Rejuvenate": pe.Rejuvenate(),
-        "Continue": pe.Continue(pe.SGLD(pe.Polynomial(1e-4, 1.0, 0.55), batch=10), steps=5),
-        "ContinueUnfinished": pe.ContinueUnfinished(steps=10, batch=16, every=5, control=40, tolerance=None),
+        "Continue": pe.Continue(pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55), batch=10), steps=5),
+        "ContinueUnfinished": pe.ContinueUnfinished(steps=10, batch=16, round_steps=5, control_rows=40, tolerance=None),
     }
 
 
@@ -57,8 +57,8 @@ def blocks(mesh) -> dict[str, list]:
     for name in ("Reweight", "Transport"):
         erased = erasers()[name](0, model, draws, removal, mesh=mesh)
         made |= {name: erased.draws.params["beta"], f"{name}, weights": erased.draws.log_weights}
-    sampler = pe.SGLD(pe.Polynomial(1e-5, 1.0, 0.55))
-    state = pe.start(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-5, 1.0, 0.55))
+    state = pe.start_chains(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
     made["SGLD"] = pe.sample(model, sampler, state, 5, mesh=mesh).draws.params["beta"]
     return {name: np.asarray(values, float).tolist() for name, values in made.items()}
 
@@ -104,8 +104,8 @@ def sgld(mesh):
     import posterase as pe
 
     model, _ = problem()
-    sampler = pe.SGLD(pe.Polynomial(1e-4, 1.0, 0.55), batch=10)
-    state = pe.start(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55), batch=10)
+    state = pe.start_chains(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
     sampled = pe.sample(model, sampler, state, 20, mesh=mesh)
     live = pe.LiveInfluenceShift(order=4)(model, sampler, sampled.state, [[1, 2], [3]], mesh=mesh)
     return {
@@ -214,7 +214,7 @@ def main(what: str, target: str, chains: str, rows: str) -> None:
 
     import posterase as pe
 
-    pe.join()
+    pe.join_processes()
     mesh = pe.mesh(chains=int(chains), rows=int(rows)) if int(chains) * int(rows) > 1 else None
     programs = {each.__name__: each for each in (few, some, everything, blocks, cut, talk, streamed, endless)}
     found = programs[what](mesh)

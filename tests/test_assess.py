@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 import posterase as pe
-from posterase.assess import attack, calibrate, two_sample
+from posterase.assess import calibrate, membership_attack, two_sample
 from posterase.assess.membership import threshold
 from posterase.assess.predictive import error_rate, mean_loss, prediction_difference
 from posterase.assess.two_sample import tell_apart
@@ -139,10 +139,10 @@ def test_the_attack_threshold_is_the_best_one():
         kept, test = np.round(rng.beta(5, 2, 40), 2), np.round(rng.beta(3, 3, 30), 2)  # with ties
         with jax.enable_x64(True):
             assert threshold(jnp.asarray(kept), jnp.asarray(test)) == brute_force(kept, test)
-    members = attack(np.full((1, 5), 0.9), np.full((1, 5), 0.2), np.array([[0.95, 0.9, 0.3, 0.1]]))
+    members = membership_attack(np.full((1, 5), 0.9), np.full((1, 5), 0.2), np.array([[0.95, 0.9, 0.3, 0.1]]))
     assert members == 0.5
     with pytest.raises(InvalidOptionError, match="no test rows"):
-        attack(np.ones((1, 5)), np.ones((1, 0)), np.ones((1, 5)))
+        membership_attack(np.ones((1, 5)), np.ones((1, 0)), np.ones((1, 5)))
 
 
 def test_errors_and_losses_by_hand():
@@ -185,7 +185,7 @@ def classifier():
 
 
 def test_a_network_like_the_refits_is_matched(classifier):
-    found = pe.match(classifier.predictor, classifier.draws(9), classifier.refits, **classifier.sets)
+    found = pe.match_refits(classifier.predictor, classifier.draws(9), classifier.refits, **classifier.sets)
     assert found.verdict.accepted
     assert found.verdict.kind == "matched empirically"
     assert found.verdict.epsilon is None
@@ -195,7 +195,7 @@ def test_a_network_like_the_refits_is_matched(classifier):
 
 def test_a_network_unlike_the_refits_is_refused(classifier):
     other = classifier.draws(9, offset=np.array([[1.0, -0.5, -0.5], [0, 0, 0]]))
-    found = pe.match(classifier.predictor, other, classifier.refits, **classifier.sets)
+    found = pe.match_refits(classifier.predictor, other, classifier.refits, **classifier.sets)
     assert not found.verdict.accepted
     assert "predictions on removed rows differ" in found.verdict.reason
     assert found.verdict.advice
@@ -203,11 +203,11 @@ def test_a_network_unlike_the_refits_is_refused(classifier):
 
 def test_bad_matches(classifier):
     with pytest.raises(InvalidOptionError, match="two or more"):
-        pe.match(classifier.predictor, classifier.draws(9), classifier.refits[:1], **classifier.sets)
+        pe.match_refits(classifier.predictor, classifier.draws(9), classifier.refits[:1], **classifier.sets)
     with pytest.raises(InvalidOptionError, match="not probabilities"):
-        pe.match(lambda p, x: jnp.asarray(x) @ p["w"], classifier.draws(9), classifier.refits, **classifier.sets)
+        pe.match_refits(lambda p, x: jnp.asarray(x) @ p["w"], classifier.draws(9), classifier.refits, **classifier.sets)
     with pytest.raises(InvalidOptionError, match="labels of kept"):
-        pe.match(
+        pe.match_refits(
             classifier.predictor,
             classifier.draws(9),
             classifier.refits,

@@ -57,7 +57,7 @@ CLASSIFIED = {"predictor": predictor, "labels": "y"}
 
 def sample(model, seed):
     """Independent draws, but for what a few dozen Metropolis steps leave, in one batch."""
-    sampler = pe.LaplaceSampler(model, {"w": np.zeros(3)})
+    sampler = pe.LaplaceFit(model, {"w": np.zeros(3)})
     keys = jax.random.split(jax.random.key(seed), 2000)
     draws = jax.jit(jax.vmap(lambda key: sampler(key, model.present)))(keys)
     return pe.Draws(jax.tree.map(lambda leaf: np.asarray(leaf).reshape(4, 500, *leaf.shape[1:]), draws))

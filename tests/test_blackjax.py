@@ -105,8 +105,8 @@ def test_particles_keep_their_weights(x64):
 
 def test_our_own_states_and_draws(x64):
     by_hand, _ = pe.from_blackjax(log_prior, log_likelihood, DATA, pe.Draws({"beta": exact(2, 50)}))
-    sampler = pe.SGLD(pe.Polynomial(1e-4))
-    state = pe.start(0, by_hand, sampler, {"beta": exact(3, 1)[:, 0]})
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-4))
+    state = pe.start_chains(0, by_hand, sampler, {"beta": exact(3, 1)[:, 0]})
     _, draws = pe.from_blackjax(log_prior, log_likelihood, DATA, state)
     assert draws.params["beta"].shape == (3, 1, 3)
     _, draws = pe.from_blackjax(log_prior, log_likelihood, DATA, pe.sample(by_hand, sampler, state, 4))

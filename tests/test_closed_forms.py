@@ -134,7 +134,7 @@ def test_three_newton_steps_find_the_best_shift(x64):
     mean = draws["rate"].mean()
     exact = np.log((a - full_a + full_b * mean) / (b * mean))
     shifts = [
-        float(pe.InfluenceShift(steps=n)(0, model, pe.Draws(draws), removal).diagnostics.shift["rate"])
+        float(pe.InfluenceShift(newton_steps=n)(0, model, pe.Draws(draws), removal).diagnostics.shift["rate"])
         for n in (1, 2, 6)
     ]
     errors = np.abs(np.array(shifts) - exact)
@@ -181,7 +181,7 @@ def test_continue_ends_near_the_kept_posterior():
     kept = np.setdiff1d(np.arange(60), rows)
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (2, 200), seed=0))
     with pytest.warns(UserWarning, match="step"):
-        sampler = pe.SGLD(pe.Constant(2e-3), batch=20)
+        sampler = pe.SGLD(pe.ConstantSteps(2e-3), batch=20)
     erased = pe.Continue(sampler, steps=600)(0, model, draws, model.removal(rows))
     sd = np.sqrt(known.variance(kept))
     before, after = (
@@ -199,7 +199,7 @@ def test_refit_and_continue_by_an_sg_mcmc_recipe():
     known = LinearRegression.make(rows=60)
     rows, kept = np.arange(30), np.arange(30, 60)
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (4, 100), seed=0))
-    sampler = pe.SGLD(pe.Constant(1e-3), batch=20)
+    sampler = pe.SGLD(pe.ConstantSteps(1e-3), batch=20)
     shift = pe.InfluenceShift(weigh=False)
     for eraser in (pe.Refit(sampler, warmup=500, thin=20), pe.Continue(sampler, steps=100, start=shift)):
         erased = eraser(0, model, draws, model.removal(rows))

@@ -93,5 +93,5 @@ def test_another_bucket_compiles_and_the_counter_sees_it():
 def test_buckets(rows, bucket):
     model, _ = counting_model()
     removal = model.removal(range(rows))
-    assert removal.rows.shape == (bucket,)
+    assert removal.padded_ids.shape == (bucket,)
     assert removal.n_rows == rows

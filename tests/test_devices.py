@@ -170,11 +170,14 @@ def test_a_jax_mesh_does_as_well():
 def test_half_named_peers_are_refused(monkeypatch):
     monkeypatch.setenv(devices.COORDINATOR, "localhost:1")
     with pytest.raises(InvalidOptionError, match="only some are set"):
-        pe.join()
+        pe.join_processes()
 
 
 def test_alone_there_is_nobody_to_join():
-    assert subprocess.run([sys.executable, "-c", "import posterase as pe; assert pe.join() == 1"]).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "-c", "import posterase as pe; assert pe.join_processes() == 1"]).returncode
+        == 0
+    )
 
 
 def test_a_process_that_dies_ends_the_others_with_a_reason(tmp_path):

@@ -183,7 +183,7 @@ def test_deterministic_given_the_key_and_nothing_touched():
 def test_the_result_holds_nothing_that_evaluates_the_removed_rows():
     result = pe.erase(MODEL, DRAWS, np.arange(35))
     for rung in result.rungs:
-        assert rung.evidence.resembles is None
+        assert rung.evidence.log_weights_at is None
         assert getattr(rung.erased.diagnostics, "transported", None) is None
     assert not np.isin(np.asarray(MODEL.data["y"])[:35], np.asarray(result.model.data["y"])).any()
 
@@ -296,7 +296,7 @@ def test_mass_between_modes_is_moved():
     full, kept = density([0, 1, 2]), density([1])
     chains = np.sort(rng.choice(grid, size=6000, p=full)).reshape(24, 250)
     draws = pe.Draws({"mu": rng.permuted(chains, axis=1)})
-    patient = pe.Rejuvenate(start=None, most_gradients=2000)
+    patient = pe.Rejuvenate(start=None, max_gradients=2000)
     erased = patient(0, model, draws, model.removal([20, 22]))
     positive = kept[grid > 0].sum()
     assert np.mean(np.asarray(erased.draws.params["mu"]) > 0) == pytest.approx(positive, abs=0.05)
@@ -361,7 +361,7 @@ def test_a_policy_that_needs_epsilon_refuses_what_has_none():
     evidence = Evidence(ess={"x": 900.0}, cost=Cost(), pareto_k=0.2, threshold=0.7)
     assert pe.Policy().objections(evidence) == []
     assert "policy needs" in pe.Policy(need_epsilon=True).objections(evidence)[0].reason
-    assert pe.Policy().spent(evidence) == 1.0, "an ε that was not measured counts as the most there can be"
+    assert pe.Policy().spends(evidence) == 1.0, "an ε that was not measured counts as the most there can be"
 
 
 def test_bad_input():

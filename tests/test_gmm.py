@@ -64,7 +64,7 @@ def test_draws_and_labels_of_the_outcome(outcome):
     for draws in outcome.draws.values():
         assert draws.params.shape == (2, 10, 4, 2)
     assert outcome.last_term < 1
-    assert "step sizes chosen for 400 rows" in outcome.listed
+    assert "step sizes chosen for 400 rows" in outcome.still_there
     # The shift is one vector a chain, up to rounding and the order of the components.
     original = gmm.match(outcome.draws["original"], outcome.draws["processed"])
     moved = np.asarray(outcome.draws["processed"].params - original.params)

@@ -11,9 +11,9 @@ import pytest
 import posterase as pe
 from posterase import errors
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
-from posterase.sampling.sample import start
-from posterase.sampling.sampler import NoiseFree, streams
-from posterase.sampling.schedules import Constant, Polynomial
+from posterase.sampling.sample import start_chains
+from posterase.sampling.sampler import NoiseFree, step_keys
+from posterase.sampling.schedules import ConstantSteps, PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
 from tests.oracles import LinearRegression
@@ -27,13 +27,13 @@ def frozen(kind=SGLD, **options):
     """A sampler whose chain stays where it is, to 1e-9."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.DiscretisedChainWarning)
-        return kind(Constant(1e-22), **options)
+        return kind(ConstantSteps(1e-22), **options)
 
 
 def begin(sampler, chains=2):
     model = KNOWN.model()
     initial = {"beta": np.broadcast_to(KNOWN.mean(EVERYTHING), (chains, 3))}
-    return model, start(0, model, sampler, initial)
+    return model, start_chains(0, model, sampler, initial)
 
 
 def closed_form(order, scale):
@@ -77,7 +77,7 @@ def test_it_lands_near_the_kept_mean(x64):
 
 @pytest.mark.slow
 def test_pieces_and_reports_change_nothing(x64):
-    sampler = SGLD(Polynomial(1e-4), batch=16)
+    sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
     eraser = LiveInfluenceShift(order=5, scale=0.2, batch=16)
     heard = []
@@ -89,15 +89,15 @@ def test_pieces_and_reports_change_nothing(x64):
 
 @pytest.mark.slow
 def test_step_sizes_follow_the_rows_where_asked():
-    sampler = SGLD(Polynomial(1e-4), batch=16)
+    sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
-    rescaled = LiveInfluenceShift(order=2, scale=0.2, step_size="rescaled")(model, sampler, state, REQUESTS)
+    rescaled = LiveInfluenceShift(order=2, scale=0.2, rescale_steps=True)(model, sampler, state, REQUESTS)
     np.testing.assert_allclose(rescaled.sampler.schedule.a, 1e-4 * 60 / 54, rtol=1e-5)
-    assert not any("step sizes" in each for each in rescaled.listed)
+    assert not any("step sizes" in each for each in rescaled.still_there)
     fixed = LiveInfluenceShift(order=2, scale=0.2)(model, sampler, state, REQUESTS)
     np.testing.assert_allclose(fixed.sampler.schedule.a, 1e-4, rtol=1e-6)
-    assert "step sizes chosen for 60 rows" in fixed.listed
-    assert any("gradients" in each for each in fixed.listed)
+    assert "step sizes chosen for 60 rows" in fixed.still_there
+    assert any("gradients" in each for each in fixed.still_there)
 
 
 def test_velocities_are_drawn_anew(x64):
@@ -110,7 +110,7 @@ def test_velocities_are_drawn_anew(x64):
     np.testing.assert_array_equal(one.state.velocity["beta"], two.state.velocity["beta"])
     assert one.dropped == ("velocity",)
     # And it shares its random numbers with nothing: the noise of the last step is another.
-    keys = jax.vmap(streams)(one.state.key, one.state.step)
+    keys = jax.vmap(step_keys)(one.state.key, one.state.step)
     noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys.noise)
     velocity = one.state.velocity["beta"] / jnp.sqrt(1e-22)
     assert not np.isclose(velocity, noise).any()
@@ -119,7 +119,7 @@ def test_velocities_are_drawn_anew(x64):
 @pytest.mark.parametrize("along", ["full", "kept"])
 def test_which_rows_the_chain_samples_during_a_request(along, x64):
     """Without noise to speak of and without the shift it climbs: towards the mode of all rows, or of the kept ones."""
-    sampler = SGLD(Polynomial(1e-30), noise_free=NoiseFree(10_000, 5e-3))
+    sampler = SGLD(PolynomialSteps(1e-30), noise_free=NoiseFree(10_000, 5e-3))
     model, state = begin(sampler, chains=1)
     rows = np.argsort(-KNOWN.y)[:24]
     eraser = LiveInfluenceShift(order=3000, scale=0.2, along=along, shift=False)
@@ -130,7 +130,7 @@ def test_which_rows_the_chain_samples_during_a_request(along, x64):
 
 def test_the_sampler_steps_alone():
     """The ablation takes the very same number of steps and shifts nothing."""
-    sampler = SGLD(Polynomial(1e-3), batch=16)
+    sampler = SGLD(PolynomialSteps(1e-3), batch=16)
     model, state = begin(sampler)
     alone = LiveInfluenceShift(order=4, scale=0.2, samples=2, shift=False)(model, sampler, state, REQUESTS)
     np.testing.assert_array_equal(alone.shift["beta"], 0)
@@ -162,7 +162,7 @@ def test_a_series_that_diverges_is_refused():
 @pytest.mark.slow
 def test_a_diverging_shift_can_be_left_out_and_is_counted(x64):
     """With a limit, requests whose series exceeds it are refused, chain by chain: what is left are the steps alone."""
-    sampler = SGLD(Polynomial(1e-4), batch=16)
+    sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
     wild = {"order": 40, "scale": 50.0, "batch": 16}
     refusing = LiveInfluenceShift(**wild, diverged_above=1e3)(model, sampler, state, REQUESTS)
@@ -176,7 +176,7 @@ def test_a_diverging_shift_can_be_left_out_and_is_counted(x64):
 
 @pytest.mark.slow
 def test_a_limit_that_is_not_reached_changes_nothing(x64):
-    sampler = SGLD(Polynomial(1e-4), batch=16)
+    sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
     tame = {"order": 12, "scale": 0.2, "batch": 16}
     limited = LiveInfluenceShift(**tame, diverged_above=1e3)(model, sampler, state, REQUESTS)
@@ -188,7 +188,7 @@ def test_a_limit_that_is_not_reached_changes_nothing(x64):
 def test_a_chain_that_diverges_on_the_way_names_its_step():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.DiscretisedChainWarning)
-        wild = SGLD(Constant(1e3))
+        wild = SGLD(ConstantSteps(1e3))
     model, state = begin(wild)
     with pytest.raises(errors.DivergedError, match=r"after step \d+"):
         LiveInfluenceShift(order=30, scale=0.2, shift=False)(model, wild, state, REQUESTS)
@@ -206,7 +206,7 @@ def test_states_and_samplers_that_do_not_fit():
         with pytest.raises(errors.InvalidTypeError, match="SGLD"):
             eraser(model, None, state, REQUESTS)
         with pytest.raises(errors.BatchError, match="of 10 rows"):
-            eraser(model, SGLD(Polynomial(1e-3), batch=30), state, [range(50)])
+            eraser(model, SGLD(PolynomialSteps(1e-3), batch=30), state, [range(50)])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -245,7 +245,7 @@ def test_options(options):
 def test_another_request_compiles_nothing():
     from tests.test_compilation import compilations
 
-    sampler = SGLD(Polynomial(1e-4), batch=16)
+    sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
     eraser = LiveInfluenceShift(order=3, scale=0.2, batch=16)
     first = eraser(model, sampler, state, [[2, 5]])

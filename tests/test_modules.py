@@ -110,8 +110,8 @@ def test_chains_are_sampled_and_forget(made):
     module, params, bridge = made()
     starts = many(params, 2)
     model, _ = bridge(module, DATA, many(params, 2, 1), prior_sd=1.0)
-    sampler = pe.SGLD(pe.Polynomial(1e-4), batch=16)
-    state = pe.sample(model, sampler, pe.start(0, model, sampler, starts), 1, thin=50).state
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-4), batch=16)
+    state = pe.sample(model, sampler, pe.start_chains(0, model, sampler, starts), 1, thin=50).state
     again, draws = bridge(module, DATA, state, prior_sd=1.0)
     erased = pe.Rewind(25, starts=starts, share=0.3, batch=16)(0, again, draws, again.removal([1, 2, 3]))
     assert jax.tree.structure(erased.draws.params) == jax.tree.structure(draws.params)

@@ -12,7 +12,11 @@ from posterase.numerics.paths import Path, next_step
 from tests.oracles import GammaPoisson, LinearRegression
 from tests.statistical import assert_moments, rejected
 
-KERNELS = [pe.HMC(), pytest.param(pe.MALA(), marks=pytest.mark.slow), pytest.param(pe.NUTS(), marks=pytest.mark.slow)]
+KERNELS = [
+    pe.HMCMoves(),
+    pytest.param(pe.MALAMoves(), marks=pytest.mark.slow),
+    pytest.param(pe.NUTSMoves(), marks=pytest.mark.slow),
+]
 
 
 def moved(known, start, rows, kernel, ended=True, at=1.0, most=12, n=4000):
@@ -50,7 +54,7 @@ def test_moves_half_way_along_the_path(x64):
     known = GammaPoisson.make()
     rows = np.array([1, 4, 5])
     kept = np.setdiff1d(np.arange(12), rows)
-    _, _, out = moved(known, np.arange(12), rows, pe.HMC(), ended=False, at=0.5)
+    _, _, out = moved(known, np.arange(12), rows, pe.HMCMoves(), ended=False, at=0.5)
     a, b = known.a + known.y[kept].sum() + 0.5 * known.y[rows].sum(), known.b + len(kept) + 0.5 * len(rows)
     assert_moments(np.exp(out.thetas.reshape(-1)), np.asarray(a / b), np.asarray(a / b**2))
 
@@ -65,13 +69,13 @@ def test_halves_are_tuned_on_each_other(x64):
     thetas, like = unconstrained(model, draws)
     path = Path(model, model.without(removal), removal, None, jnp.asarray(1.0), like, True)
     halves = thetas.reshape(2, 200, -1)
-    one = move(jax.random.key(0), pe.HMC(), path, halves, most=1, enough=0.0).thetas
+    one = move(jax.random.key(0), pe.HMCMoves(), path, halves, most=1, enough=0.0).thetas
     stretched = np.stack([halves[0], halves[1].mean(axis=0) + 0.5 * (halves[1] - halves[1].mean(axis=0))])
-    other = move(jax.random.key(0), pe.HMC(), path, stretched, most=1, enough=0.0).thetas
+    other = move(jax.random.key(0), pe.HMCMoves(), path, stretched, most=1, enough=0.0).thetas
     assert not np.allclose(one[0], other[0]), "the first half uses the second's spread"
     squeezed = np.stack([halves[0].mean(axis=0) + 0.5 * (halves[0] - halves[0].mean(axis=0)), halves[1]])
     squeezed[0, :10] = halves[0, :10]
-    third = move(jax.random.key(0), pe.HMC(), path, squeezed, most=1, enough=0.0).thetas
+    third = move(jax.random.key(0), pe.HMCMoves(), path, squeezed, most=1, enough=0.0).thetas
     np.testing.assert_allclose(third[0, :10], one[0, :10], rtol=1e-9)
 
 
@@ -88,14 +92,14 @@ def test_steps_keep_the_share_that_they_should():
 @pytest.mark.parametrize(
     ("make", "argument"),
     [
-        (lambda: pe.HMC(acceptance=1.5), "acceptance"),
-        (lambda: pe.HMC(most_leapfrogs=0), "most_leapfrogs"),
-        (lambda: pe.NUTS(most_doublings=0), "most_doublings"),
+        (lambda: pe.HMCMoves(target_acceptance=1.5), "target_acceptance"),
+        (lambda: pe.HMCMoves(max_leapfrogs=0), "max_leapfrogs"),
+        (lambda: pe.NUTSMoves(max_doublings=0), "max_doublings"),
         (lambda: pe.Rejuvenate(ess=1.0), "ess"),
-        (lambda: pe.Rejuvenate(most_moves=0), "most_moves"),
+        (lambda: pe.Rejuvenate(max_moves=0), "max_moves"),
         (lambda: pe.Transport(samples=1), "samples"),
         (lambda: pe.Refit(warmup=1), "warmup"),
-        (lambda: pe.InfluenceShift(steps=2, hessian="full"), "kept rows"),
+        (lambda: pe.InfluenceShift(newton_steps=2, hessian="full"), "kept rows"),
         (lambda: pe.InfluenceShift(reweight=True, weigh=False), "reweight"),
         (lambda: pe.Policy(ess=-1.0), "ess"),
     ],
@@ -122,6 +126,6 @@ def test_a_large_constant_does_not_coarsen_the_moves():
     draws = pe.Draws(known.sample(kept, (2, 2000), seed=5))
     thetas, like = unconstrained(lifted, draws)
     path = Path(lifted, lifted.without(removal), removal, None, jnp.asarray(1.0), like, True)
-    out = move(jax.random.key(0), pe.HMC(), path, thetas.reshape(2, 2000, -1), most=6, enough=0.0)
+    out = move(jax.random.key(0), pe.HMCMoves(), path, thetas.reshape(2, 2000, -1), most=6, enough=0.0)
     assert_moments(np.exp(out.thetas.reshape(-1)), known.mean(kept), known.variance(kept))
     assert out.unsettled < 0.1

@@ -16,11 +16,11 @@ ERASERS = {
     "InfluenceShift": pe.InfluenceShift(),
     "InfluenceShift, the paper's": pe.InfluenceShift(hessian="full", solver=pe.Neumann(order=40, scale=0.001)),
     "InfluenceShift, CG on some draws": pe.InfluenceShift(solver=pe.CG(), samples=30),
-    "InfluenceShift, three Newton steps, with weights": pe.InfluenceShift(steps=3, reweight=True),
+    "InfluenceShift, three Newton steps, with weights": pe.InfluenceShift(newton_steps=3, reweight=True),
     "Transport": pe.Transport(),
     "Transport, every second draw": pe.Transport(split=True, resample=True),
     "Rejuvenate": pe.Rejuvenate(),
-    "Rejuvenate, the path alone": pe.Rejuvenate(start=None, moves=pe.MALA()),
+    "Rejuvenate, the path alone": pe.Rejuvenate(start=None, moves=pe.MALAMoves()),
 }
 MAIN = {name: ERASERS[name] for name in ("Reweight", "InfluenceShift", "Transport", "Rejuvenate")}
 QUICK_OR_SLOW = [

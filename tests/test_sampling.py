@@ -19,9 +19,9 @@ from posterase.sampling import batches
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
-from posterase.sampling.sample import _put, _room, sample, start
-from posterase.sampling.sampler import NoiseFree, streams
-from posterase.sampling.schedules import Constant, Polynomial
+from posterase.sampling.sample import _put, _room, sample, start_chains
+from posterase.sampling.sampler import NoiseFree, step_keys
+from posterase.sampling.schedules import ConstantSteps, PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
 from tests import mesh_programs
@@ -35,7 +35,7 @@ EVERYTHING = np.arange(40)
 def constant(step_size):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", errors.DiscretisedChainWarning)
-        return Constant(step_size)
+        return ConstantSteps(step_size)
 
 
 def at(value, chains):
@@ -46,7 +46,7 @@ def at(value, chains):
 
 
 def test_schedule_values():
-    schedule = Polynomial(4 / 2000, 0.0, 0.5005)
+    schedule = PolynomialSteps(4 / 2000, 0.0, 0.5005)
     np.testing.assert_allclose(schedule(jnp.array(100)), 4 / 2000 * 100**-0.5005, rtol=1e-6)
     np.testing.assert_allclose(schedule.scaled(2.0)(jnp.array(7)), 2 * schedule(jnp.array(7)), rtol=1e-6)
     assert constant(0.1).scaled(3.0)(jnp.array(7)) == pytest.approx(0.3)
@@ -64,12 +64,12 @@ def test_schedule_values():
 )
 def test_schedules_that_break_their_conditions(arguments, words):
     with pytest.raises(errors.ScheduleError, match=words):
-        Polynomial(*arguments)
+        PolynomialSteps(*arguments)
 
 
 def test_a_constant_step_warns():
     with pytest.warns(errors.DiscretisedChainWarning, match="samples its own discretisation"):
-        Constant(0.1)
+        ConstantSteps(0.1)
 
 
 # --- stationary laws of the discretised chains
@@ -96,7 +96,7 @@ def test_stationary_moments_of_the_discretised_chain(name, precision):
     step, friction = (0.6 if name == "SGLD" else 0.3) / largest, 0.6  # SGHMC is stable below friction/curvature
     sampler = SGLD(constant(step)) if name == "SGLD" else SGHMC(constant(step), friction=friction)
     model = KNOWN.model()
-    state = start(0, model, sampler, at(KNOWN.mean(EVERYTHING), 4000))
+    state = start_chains(0, model, sampler, at(KNOWN.mean(EVERYTHING), 4000))
     final = np.asarray(sample(model, sampler, state, 1, thin=120).draws.params["beta"])[:, 0]
     covariance = discretised_covariance(name, step, friction)
     assert_moments(final, KNOWN.mean(EVERYTHING), np.diag(covariance))
@@ -120,7 +120,7 @@ def test_the_noise_as_the_paper_prints_it_is_rejected():
     covariance = discretised_covariance("SGLD", step, 0.0)
     for kind, fails in ((SGLD, False), (AsPrinted, True)):
         sampler = kind(constant(step))
-        state = start(0, model, sampler, at(KNOWN.mean(EVERYTHING), 3000))
+        state = start_chains(0, model, sampler, at(KNOWN.mean(EVERYTHING), 3000))
         final = np.asarray(sample(model, sampler, state, 1, thin=600).draws.params["beta"])[:, 0]
         if fails:
             with rejected():
@@ -177,14 +177,14 @@ def test_batches_that_do_not_fit(batch):
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         with pytest.raises(errors.BatchError, match="of 40 rows"):
-            start(0, model, SGLD(Polynomial(1e-3), batch=batch), at(0.0, 1))
+            start_chains(0, model, SGLD(PolynomialSteps(1e-3), batch=batch), at(0.0, 1))
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def test_a_batch_must_fit_the_rows_that_are_left():
-    model, sampler = KNOWN.model(), SGLD(Polynomial(1e-3), batch=20)
-    state = start(0, model, sampler, at(0.0, 1))
+    model, sampler = KNOWN.model(), SGLD(PolynomialSteps(1e-3), batch=20)
+    state = start_chains(0, model, sampler, at(0.0, 1))
     with pytest.raises(errors.BatchError, match="batch is 20, of 15 rows"):
         sample(model.without(model.removal(range(25))), sampler, state, 5)
 
@@ -193,9 +193,9 @@ def test_a_batch_must_fit_the_rows_that_are_left():
 
 
 SAMPLERS = {
-    "SGLD": SGLD(Polynomial(1e-3), batch=8),
-    "SGHMC": SGHMC(Polynomial(1e-3), batch=8),
-    "SGHMC after a phase without noise": SGHMC(Polynomial(1e-3), batch=8, noise_free=NoiseFree(15, 1e-3, 0.9)),
+    "SGLD": SGLD(PolynomialSteps(1e-3), batch=8),
+    "SGHMC": SGHMC(PolynomialSteps(1e-3), batch=8),
+    "SGHMC after a phase without noise": SGHMC(PolynomialSteps(1e-3), batch=8, noise_free=NoiseFree(15, 1e-3, 0.9)),
 }
 
 
@@ -208,7 +208,7 @@ SAMPLERS = {
 )
 def test_cut_runs_are_the_same_to_the_bit(sampler, tmp_path):
     model = KNOWN.model()
-    state = start(0, model, sampler, at(0.0, 3))
+    state = start_chains(0, model, sampler, at(0.0, 3))
     whole = np.asarray(sample(model, sampler, state, 40).draws.params["beta"])
     first = sample(model, sampler, state, 13)
     path = save_state(tmp_path / "run.npz", first.state, model, sampler)
@@ -232,15 +232,15 @@ def test_draws_that_come_in_pieces_are_held_once():
 
 def test_files_of_another_run_are_refused(tmp_path):
     model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
-    state = start(0, model, sampler, at(0.7, 2))
+    state = start_chains(0, model, sampler, at(0.7, 2))
     path = save_state(tmp_path / "run.npz", state, model, sampler)
     assert eqx.tree_equal(load_state(path, state, model, numbers_as_arrays(sampler)), state)
     others = {
         "data": (model.without(model.removal([3])), sampler, state, "rows was 40 there and is 39 here"),
         "sampler": (model, SAMPLERS["SGHMC"], state, "sampler was 'SGLD'"),
-        "schedule": (model, SGLD(Polynomial(2e-3), batch=8), state, "schedule was"),
-        "batch": (model, SGLD(Polynomial(1e-3), batch=9), state, "batch was 8 there and is 9 here"),
-        "chains": (model, sampler, start(0, model, sampler, at(0.0, 5)), "parameters was"),
+        "schedule": (model, SGLD(PolynomialSteps(2e-3), batch=8), state, "schedule was"),
+        "batch": (model, SGLD(PolynomialSteps(1e-3), batch=9), state, "batch was 8 there and is 9 here"),
+        "chains": (model, sampler, start_chains(0, model, sampler, at(0.0, 5)), "parameters was"),
         "prior": (dataclasses.replace(KNOWN, prior=0.5).model(), sampler, state, "another log density"),
     }
     for other_model, other_sampler, other_state, words in others.values():
@@ -256,7 +256,7 @@ def test_files_of_another_run_are_refused(tmp_path):
 def test_a_chain_that_diverges_names_the_step():
     model = KNOWN.model()
     sampler = SGLD(constant(1e3))
-    state = start(0, model, sampler, at(0.0, 2))
+    state = start_chains(0, model, sampler, at(0.0, 2))
     with pytest.raises(
         errors.DivergedError, match=r"chain 0 was not finite after step \d+ \(2 of 2 chains\)"
     ) as caught:
@@ -270,21 +270,21 @@ def test_a_chain_that_diverges_names_the_step():
 def test_lengths_that_make_no_sense(draws, thin):
     model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
     with pytest.raises(errors.InvalidOptionError, match="at least 1"):
-        sample(model, sampler, start(0, model, sampler, at(0.0, 1)), draws, thin=thin)
+        sample(model, sampler, start_chains(0, model, sampler, at(0.0, 1)), draws, thin=thin)
 
 
 def test_things_that_are_not_samplers_or_points():
     model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        with pytest.raises(errors.InvalidTypeError, match="Polynomial"):
+        with pytest.raises(errors.InvalidTypeError, match="PolynomialSteps"):
             SGLD(1e-3)
         with pytest.raises(errors.InvalidTypeError, match="use a number"):
-            Polynomial("x")
+            PolynomialSteps("x")
         with pytest.raises(errors.InvalidTypeError, match="SGLD"):
-            start(0, model, None, at(0.0, 1))
+            start_chains(0, model, None, at(0.0, 1))
         with pytest.raises(errors.DrawsShapeError, match="chain axis"):
-            start(0, model, sampler, {"beta": 0.0})
+            start_chains(0, model, sampler, {"beta": 0.0})
         with pytest.raises(errors.InvalidOptionError, match="steps"):
             NoiseFree(2.5, 1e-3)
     finally:
@@ -293,7 +293,7 @@ def test_things_that_are_not_samplers_or_points():
 
 def test_options_of_samplers():
     with pytest.raises(errors.InvalidOptionError, match="friction"):
-        SGHMC(Polynomial(1e-3), friction=1.0)
+        SGHMC(PolynomialSteps(1e-3), friction=1.0)
     with pytest.raises(errors.InvalidOptionError, match="momentum"):
         NoiseFree(10, 1e-3, 1.0)
 
@@ -303,8 +303,8 @@ def test_options_of_samplers():
 
 def test_the_first_phase_is_gradient_ascent_with_momentum(x64):
     model = KNOWN.model()
-    sampler = SGLD(Polynomial(1e-3), noise_free=NoiseFree(10, 1e-3, momentum=0.9))
-    run = sample(model, sampler, start(0, model, sampler, at(0.0, 1)), 11)
+    sampler = SGLD(PolynomialSteps(1e-3), noise_free=NoiseFree(10, 1e-3, momentum=0.9))
+    run = sample(model, sampler, start_chains(0, model, sampler, at(0.0, 1)), 11)
     theta, velocity = jnp.zeros(2), jnp.zeros(2)
     for step in range(10):
         velocity = 0.9 * velocity + 1e-3 * jax.grad(model.log_density)({"beta": theta})["beta"]
@@ -318,21 +318,21 @@ def test_the_first_phase_is_gradient_ascent_with_momentum(x64):
 def test_velocities_start_from_their_law(x64):
     """v₀ ~ N(0, η₀ I), at the start or when sampling begins after a phase without noise."""
     model = KNOWN.model()
-    eta = float(Polynomial(1e-3)(jnp.array(1)))
-    at_start = start(0, model, SGHMC(Polynomial(1e-3)), at(0.0, 5000)).velocity["beta"]
+    eta = float(PolynomialSteps(1e-3)(jnp.array(1)))
+    at_start = start_chains(0, model, SGHMC(PolynomialSteps(1e-3)), at(0.0, 5000)).velocity["beta"]
     assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, eta))
     with rejected():
         assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, 1.2 * eta))
     # After a phase without noise: θ does not move in step 3 but by the velocity drawn for it, at the schedule's start.
-    late = SGHMC(Polynomial(1e-3), noise_free=NoiseFree(2, 1e-12))
-    run = np.asarray(sample(model, late, start(0, model, late, at(0.0, 5000)), 3).draws.params["beta"])
+    late = SGHMC(PolynomialSteps(1e-3), noise_free=NoiseFree(2, 1e-12))
+    run = np.asarray(sample(model, late, start_chains(0, model, late, at(0.0, 5000)), 3).draws.params["beta"])
     assert_moments(run[:, 2] - run[:, 1], np.zeros(2), np.full(2, eta))
     with rejected():
-        assert_moments(run[:, 2] - run[:, 1], np.zeros(2), np.full(2, float(Polynomial(1e-3)(jnp.array(3)))))
+        assert_moments(run[:, 2] - run[:, 1], np.zeros(2), np.full(2, float(PolynomialSteps(1e-3)(jnp.array(3)))))
 
 
 def test_all_random_numbers_of_a_step_have_keys_of_their_own():
-    keys = jax.random.key_data(jnp.stack(streams(jax.random.key(0), jnp.array(5))))
+    keys = jax.random.key_data(jnp.stack(step_keys(jax.random.key(0), jnp.array(5))))
     assert len({tuple(key) for key in np.asarray(keys)}) == 4
 
 
@@ -370,9 +370,9 @@ def test_nuts_options():
 def test_models_that_do_not_factorise_need_all_rows():
     masked = pe.MaskedModel(lambda p, data, present: -0.5 * jnp.sum(present * (data - p) ** 2), np.arange(9.0))
     with pytest.raises(errors.BatchError, match="independent"):
-        start(0, masked, SGLD(Polynomial(1e-3), batch=3), np.zeros(1))
-    sampler = SGLD(Polynomial(1e-3))
-    run = sample(masked, sampler, start(0, masked, sampler, np.zeros(1)), 5)
+        start_chains(0, masked, SGLD(PolynomialSteps(1e-3), batch=3), np.zeros(1))
+    sampler = SGLD(PolynomialSteps(1e-3))
+    run = sample(masked, sampler, start_chains(0, masked, sampler, np.zeros(1)), 5)
     assert eqx.tree_equal(run.state.step, jnp.array([5], jnp.int32))
 
 

@@ -78,9 +78,9 @@ def test_steps_of_conjugate_gradients(wide):
         assert f"after {taken} iterations, {taken + 1} products" in str(erased)
         return taken
 
-    small = steps(SMALL, pe.Diagonal())
-    assert small < steps(SMALL, pe.Unscaled()) / 1.5
-    assert steps(LARGE, pe.Diagonal()) <= 1.3 * small
+    small = steps(SMALL, pe.DiagonalPreconditioner())
+    assert small < steps(SMALL, pe.NoPreconditioner()) / 1.5
+    assert steps(LARGE, pe.DiagonalPreconditioner()) <= 1.3 * small
 
 
 def test_effective_sizes_do_not_depend_on_how_they_are_cut(wide, monkeypatch):

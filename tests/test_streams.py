@@ -202,10 +202,10 @@ def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
 
 def test_mini_batches_are_drawn_from_a_stream(tmp_path):
     data = of_npy(tmp_path)
-    sampler = pe.SGLD(pe.Polynomial(1e-3), batch=8)
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-3), batch=8)
     found = []
     for model in (model_of(data), in_memory()):
-        state = pe.start(0, model, sampler, {"w": np.zeros((2, 2), np.float32)})
+        state = pe.start_chains(0, model, sampler, {"w": np.zeros((2, 2), np.float32)})
         found.append(pe.sample(model, sampler, state, 5)[0])
     np.testing.assert_allclose(*(each.params["w"] for each in found), rtol=1e-5)
     assert data.blocks_read == 0

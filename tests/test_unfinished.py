@@ -18,7 +18,7 @@ STARTS = np.array([[[3.0, -2.0, 1.0]], [[-1.0, 4.0, 0.5]]])
 
 
 LEFT = len(KEPT) / 60
-SHORT = ContinueUnfinished(steps=50, batch=16, every=25, control=40, tolerance=None)
+SHORT = ContinueUnfinished(steps=50, batch=16, round_steps=25, control_rows=40, tolerance=None)
 
 
 def push(start, share=1.0):
@@ -91,7 +91,7 @@ def test_it_follows_a_recipe_that_was_cut_short(x64):
 
 def test_a_short_time_moves_it_along_the_push(x64):
     """Stopped early it has gone T times the push: directions of small curvature go no farther than the recipe goes."""
-    result = erased(ContinueUnfinished(steps=4000, rate=1e-7, momentum=0.0, batch=50, every=400, tolerance=None))
+    result = erased(ContinueUnfinished(steps=4000, rate=1e-7, momentum=0.0, batch=50, round_steps=400, tolerance=None))
     time = 1e-7 / len(KEPT) * np.sum(0.5 * (1 + np.cos(np.pi * np.arange(4000) / 4000)))
     for start, end in zip(STARTS[:, 0], np.asarray(result.draws.params["beta"])[:, 0], strict=True):
         moved, expected = (end - start) / time, push(start)
@@ -155,7 +155,7 @@ def test_a_loss_below_zero_is_a_loss_too():
 
 @pytest.mark.slow
 def test_control_rows_are_no_more_than_there_are():
-    cost = erased(ContinueUnfinished(steps=25, batch=16, control=512, tolerance=None)).evidence.cost
+    cost = erased(ContinueUnfinished(steps=25, batch=16, control_rows=512, tolerance=None)).evidence.cost
     assert cost.densities == pytest.approx(2 * 2)  # two chains, looked at before and after, all kept rows
 
 
@@ -230,7 +230,7 @@ def test_rewind_goes_back_by_its_share_and_writes_for_as_long(share, x64):
     way back, that is the refit itself."""
     time = 0.2
     ends = np.stack([flow(np.arange(60), begin, time) for begin in BEGUN["beta"]])[:, None]
-    eraser = Rewind.in_time(1000, starts=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control=40)
+    eraser = Rewind.in_time(1000, starts=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control_rows=40)
     found = np.asarray(erased(eraser, ends).draws.params["beta"])[:, 0]
     for begin, end, got in zip(BEGUN["beta"], ends[:, 0], found, strict=True):
         refit = flow(KEPT, begin, time)
@@ -254,16 +254,16 @@ def test_rewind_takes_back_what_kept_rows_do_not_see(x64):
     )
     starts, ends = np.zeros((1, 2)), np.array([[[0.8, 1.0]]])
     draws, removal = pe.Draws({"beta": ends}), model.removal(ROWS)
-    eraser = Rewind(50, starts={"beta": starts}, share=0.5, batch=16, control=40)
+    eraser = Rewind(50, starts={"beta": starts}, share=0.5, batch=16, control_rows=40)
     assert eraser(0, model, draws, removal).draws.params["beta"][0, 0, 1] == 0.5
-    on = ContinueUnfinished(50, batch=16, control=40, corrected=0.0)(0, model, draws, removal)
+    on = ContinueUnfinished(50, batch=16, control_rows=40, corrected=0.0)(0, model, draws, removal)
     assert on.draws.params["beta"][0, 0, 1] == 1.0
 
 
 @pytest.mark.parametrize("steps", [10, 26, 100])
 def test_rewind_writes_for_as_long_as_it_rewound_in_whole_rounds(steps):
     eraser = Rewind.in_time(steps, starts=BEGUN, share=0.4, time=7.0)
-    run = -(-steps // eraser.every) * eraser.every
+    run = -(-steps // eraser.round_steps) * eraser.round_steps
     assert eraser.rate * run / 2 / (1 - eraser.momentum) == pytest.approx(0.4 * 7.0)
     with pytest.raises(InvalidOptionError):
         Rewind.in_time(0, starts=BEGUN, share=0.4, time=7.0)
@@ -271,12 +271,12 @@ def test_rewind_writes_for_as_long_as_it_rewound_in_whole_rounds(steps):
 
 def test_starts_take_the_precision_of_the_draws(x64):
     starts = {"beta": BEGUN["beta"].astype(np.float32)}
-    result = erased(Rewind(25, starts=starts, share=0.2, batch=16, control=40))
+    result = erased(Rewind(25, starts=starts, share=0.2, batch=16, control_rows=40))
     assert result.draws.params["beta"].dtype == np.float64
 
 
 def test_rewind_counts_one_gradient_a_step_and_sees_no_removed_row():
-    result = erased(Rewind(50, starts=BEGUN, share=0.2, batch=16, control=40))
+    result = erased(Rewind(50, starts=BEGUN, share=0.2, batch=16, control_rows=40))
     assert result.evidence.cost.gradients == pytest.approx(2 * 50 * 16 / len(KEPT))
     assert result.evidence.cost.densities == pytest.approx(2 * (2 + 2) * 40 / len(KEPT))
     assert "not measured" in result.result.reason
@@ -284,7 +284,8 @@ def test_rewind_counts_one_gradient_a_step_and_sees_no_removed_row():
 
 def test_a_budget_that_does_not_bring_the_kept_rows_back_is_told():
     short = erased(
-        Rewind(25, starts=BEGUN, share=1.0, rate=1e-6, batch=16, control=40), KNOWN.mean(KEPT)[None, None].repeat(2, 0)
+        Rewind(25, starts=BEGUN, share=1.0, rate=1e-6, batch=16, control_rows=40),
+        KNOWN.mean(KEPT)[None, None].repeat(2, 0),
     )
     assert not short.result.passed
     assert "more steps" in short.result.advice

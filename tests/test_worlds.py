@@ -53,7 +53,7 @@ def test_exact_erasures_cannot_be_told_from_the_floor():
     assert made.erased.shape == made.never.shape == made.again.shape == (300, 6)
     floor, found = u_lira(1, made.again, made.never), u_lira(1, made.erased, made.never)
     assert abs(found.true_positives.value - floor.true_positives.value) < 5 * found.true_positives.error
-    assert klom(1, made.erased, made.never).median.value < klom(1, made.again, made.never).high.value + 0.05
+    assert klom(1, made.erased, made.never).median.value < klom(1, made.again, made.never).percentile_95.value + 0.05
 
 
 @pytest.mark.parametrize("broken", [nothing, pytest.param(far_too_much, marks=pytest.mark.slow)])
@@ -61,7 +61,7 @@ def test_broken_erasures_are_caught_by_both_attacks(broken):
     made = worlds(0, fit, broken, margin, 60, FORGET, models=300)
     found, floor = u_lira(1, made.erased, made.never), u_lira(1, made.again, made.never)
     assert found.true_positives.value > floor.true_positives.value + 3 * found.true_positives.error
-    assert klom(1, made.erased, made.never).median.value > klom(1, made.again, made.never).high.value
+    assert klom(1, made.erased, made.never).median.value > klom(1, made.again, made.never).percentile_95.value
 
 
 @pytest.mark.slow
@@ -97,7 +97,7 @@ def test_the_laplace_sampler_draws_from_the_posterior_of_any_rows(oracle, x64):
     model = oracle.model()
     rows = np.arange(5, oracle.n_rows)
     example = {name: values[0, 0] for name, values in oracle.sample(rows, (1, 1), seed=0).items()}
-    sampler = pe.LaplaceSampler(model, example)
+    sampler = pe.LaplaceFit(model, example)
     present = jnp.arange(oracle.n_rows) >= 5
     draws = jax.jit(jax.vmap(lambda key: sampler(key, present)))(jax.random.split(jax.random.key(0), 4000))
     (values,) = jax.tree.leaves(draws)
@@ -126,9 +126,9 @@ def test_the_laplace_sampler_fits_worlds():
         lambda p, data: data["y"] * (data["x"] @ p) - jnp.logaddexp(0, data["x"] @ p),
         {"x": x, "y": y},
     )
-    sampler = pe.LaplaceSampler(model, np.zeros(3), newton_steps=8, moves=10)
+    sampler = pe.LaplaceFit(model, np.zeros(3), newton_steps=8, langevin_steps=10)
     made = worlds(
         0, sampler, nothing, lambda p, ids: logit_margin(model.log_rows(p, ids)), 80, flipped, models=100, share=0.8
     )
     assert (made.erased.mean(axis=0) > made.never.mean(axis=0)).all()
-    assert klom(0, made.erased, made.never).median.value > klom(0, made.again, made.never).high.value
+    assert klom(0, made.erased, made.never).median.value > klom(0, made.again, made.never).percentile_95.value

@@ -24,13 +24,16 @@ if TYPE_CHECKING:
     from posterase.bridges.numpyro import from_numpyro as from_numpyro
     from posterase.bridges.pymc import from_pymc as from_pymc
     from posterase.bridges.stan import from_stan as from_stan
-    from posterase.devices import join as join
+    from posterase.devices import join_processes as join_processes
     from posterase.devices import mesh as mesh
     from posterase.draws import Draws as Draws
     from posterase.erasers.continuation import Continue as Continue
     from posterase.erasers.eraser import Erased as Erased
     from posterase.erasers.eraser import Eraser as Eraser
+    from posterase.erasers.eraser import Result as Result
+    from posterase.erasers.evidence import Evidence as Evidence
     from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
+    from posterase.erasers.live_influence_shift import LiveErased as LiveErased
     from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
     from posterase.erasers.refit import Refit as Refit
     from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
@@ -40,32 +43,36 @@ if TYPE_CHECKING:
     from posterase.erasers.unfinished import ContinueUnfinished as ContinueUnfinished
     from posterase.erasure import Erasure as Erasure
     from posterase.erasure import erase as erase
-    from posterase.matching import match as match
+    from posterase.matching import match_refits as match_refits
     from posterase.model import MaskedModel as MaskedModel
     from posterase.model import Model as Model
     from posterase.model import Removal as Removal
     from posterase.model import Split as Split
     from posterase.model import split as split
-    from posterase.numerics.moves import HMC as HMC
-    from posterase.numerics.moves import MALA as MALA
-    from posterase.numerics.moves import NUTS as NUTS
+    from posterase.numerics.moves import HMCMoves as HMCMoves
+    from posterase.numerics.moves import MALAMoves as MALAMoves
+    from posterase.numerics.moves import NUTSMoves as NUTSMoves
     from posterase.numerics.solvers import CG as CG
     from posterase.numerics.solvers import Cholesky as Cholesky
-    from posterase.numerics.solvers import Diagonal as Diagonal
+    from posterase.numerics.solvers import DiagonalPreconditioner as DiagonalPreconditioner
     from posterase.numerics.solvers import Neumann as Neumann
-    from posterase.numerics.solvers import Nystrom as Nystrom
-    from posterase.numerics.solvers import Unscaled as Unscaled
+    from posterase.numerics.solvers import NoPreconditioner as NoPreconditioner
+    from posterase.numerics.solvers import NystromPreconditioner as NystromPreconditioner
+    from posterase.numerics.solvers import Solver as Solver
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
-    from posterase.sampling.laplace import LaplaceSampler as LaplaceSampler
+    from posterase.sampling.laplace import LaplaceFit as LaplaceFit
     from posterase.sampling.nuts import nuts as nuts
     from posterase.sampling.resume import load_state as load_state
     from posterase.sampling.resume import save_state as save_state
     from posterase.sampling.sample import sample as sample
-    from posterase.sampling.sample import start as start
+    from posterase.sampling.sample import start_chains as start_chains
     from posterase.sampling.sampler import NoiseFree as NoiseFree
-    from posterase.sampling.schedules import Constant as Constant
-    from posterase.sampling.schedules import Polynomial as Polynomial
+    from posterase.sampling.sampler import Sampler as Sampler
+    from posterase.sampling.sampler import State as State
+    from posterase.sampling.schedules import ConstantSteps as ConstantSteps
+    from posterase.sampling.schedules import PolynomialSteps as PolynomialSteps
+    from posterase.sampling.schedules import Schedule as Schedule
     from posterase.sampling.sghmc import SGHMC as SGHMC
     from posterase.sampling.sgld import SGLD as SGLD
     from posterase.streams import Stream as Stream
@@ -87,12 +94,13 @@ HOMES = {
     "bridges.numpyro": "from_numpyro",
     "bridges.pymc": "from_pymc",
     "bridges.stan": "from_stan",
-    "devices": "join mesh",
+    "devices": "join_processes mesh",
     "draws": "Draws",
     "erasers.continuation": "Continue",
-    "erasers.eraser": "Erased Eraser",
+    "erasers.eraser": "Erased Eraser Result",
+    "erasers.evidence": "Evidence",
     "erasers.influence_shift": "InfluenceShift",
-    "erasers.live_influence_shift": "LiveInfluenceShift",
+    "erasers.live_influence_shift": "LiveErased LiveInfluenceShift",
     "erasers.refit": "Refit",
     "erasers.rejuvenate": "Rejuvenate",
     "erasers.reweight": "Reweight",
@@ -100,17 +108,17 @@ HOMES = {
     "erasers.transport": "Transport",
     "erasers.unfinished": "ContinueUnfinished",
     "erasure": "Erasure erase",
-    "matching": "match",
+    "matching": "match_refits",
     "model": "MaskedModel Model Removal Split split",
-    "numerics.moves": "HMC MALA NUTS",
-    "numerics.solvers": "CG Cholesky Diagonal Neumann Nystrom Unscaled",
+    "numerics.moves": "HMCMoves MALAMoves NUTSMoves",
+    "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner Solver",
     "policy": "Policy Verdict",
-    "sampling.laplace": "LaplaceSampler",
+    "sampling.laplace": "LaplaceFit",
     "sampling.nuts": "nuts",
     "sampling.resume": "load_state save_state",
-    "sampling.sample": "sample start",
-    "sampling.sampler": "NoiseFree",
-    "sampling.schedules": "Constant Polynomial",
+    "sampling.sample": "sample start_chains",
+    "sampling.sampler": "NoiseFree Sampler State",
+    "sampling.schedules": "ConstantSteps PolynomialSteps Schedule",
     "sampling.sghmc": "SGHMC",
     "sampling.sgld": "SGLD",
     "streams": "Stream stream",

@@ -12,8 +12,8 @@ What runs over a mesh is set by `over(mesh)`, which is jax's ambient mesh; funct
 and are jax's own `lax.map` and `vmap` where there is none. Every result is on all devices, so that every process can
 read it, and each process of several runs the same program on the same input.
 
-**Several processes.** `join()` finds the others by jax.distributed: those that a cluster's launcher started (Slurm,
-Open MPI, Kubernetes, TPUs), or those that environment variables name. It comes before anything that computes.
+**Several processes.** `join_processes()` finds the others by jax.distributed: those that a cluster's launcher started
+(Slurm, Open MPI, Kubernetes, TPUs), or those that environment variables name. It comes before anything that computes.
 """
 
 from __future__ import annotations
@@ -265,7 +265,7 @@ def place_rows(rows: Shaped[Array, "rows ..."], parts: int) -> Shaped[Array, "fi
 # --- several processes
 
 
-def join() -> int:
+def join_processes() -> int:
     """Join the other processes of this run, where there are any; how many there are in all.
 
     They are those that a cluster's launcher started, which jax knows how to find; or those that the environment
@@ -298,7 +298,9 @@ def join() -> int:
             f"start all of them within {START_SECONDS} seconds, with one address that all can reach.",
         ) from error
     except RuntimeError as error:
-        raise InvalidOptionError("join() came after jax had been used.", "call it first in the program.") from error
+        raise InvalidOptionError(
+            "join_processes() came after jax had been used.", "call it first in the program."
+        ) from error
     return jax.process_count()
 
 

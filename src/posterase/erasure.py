@@ -51,7 +51,7 @@ from posterase.progress import shown
 from posterase.rows import table_of
 from posterase.sampling.mixing import different_modes, split_rhat
 from posterase.stored import GIVE_THE_MODEL, StoredLikelihoods
-from posterase.streams import told
+from posterase.streams import raises_read_errors
 from posterase.version import __version__
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class Erasure:
 
 
 @programs_kept()
-@told
+@raises_read_errors
 def erase(
     model: AbstractModel,
     draws: Draws,
@@ -314,7 +314,7 @@ def erase(
     elif verdict.kind == "refitted":
         after = 0.0
     else:
-        after = spent + policy.spent(last)
+        after = spent + policy.spends(last)
     return Erasure(verdict, tried, kept, draws, compared, removal.n_rows, policy, after)
 
 
@@ -398,7 +398,7 @@ class _Climb(NamedTuple):
         seconds = time.perf_counter() - started
         objections = self.policy.objections(erased.evidence)
         refitted = isinstance(eraser, Refit)
-        if not objections and not refitted and self.spent + self.policy.spent(erased.evidence) > self.policy.budget:
+        if not objections and not refitted and self.spent + self.policy.spends(erased.evidence) > self.policy.budget:
             had = f"{self.spent:.2f} of a budget of {self.policy.budget:g}"
             said = f"earlier erasures have spent {had}, and this is more: a refit is demanded"
             objections = [Objection(said, ADD if self.policy.refit else "")]
@@ -431,8 +431,10 @@ class _Climb(NamedTuple):
 
 def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     """Of the rung's draws as they are moved, before weights."""
-    resembles, moved = erased.evidence.resembles, erased.evidence.moved
-    return None if not refits or resembles is None or moved is None else moved_jeffreys(resembles, moved, refits)
+    log_weights_at, moved = erased.evidence.log_weights_at, erased.evidence.moved
+    return (
+        None if not refits or log_weights_at is None or moved is None else moved_jeffreys(log_weights_at, moved, refits)
+    )
 
 
 def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str) -> Verdict:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from posterase.assess.membership import attack
+from posterase.assess.membership import membership_attack
 from posterase.assess.predictive import error_rate, mean_loss, predict, prediction_difference
 from posterase.checks import is_a
 from posterase.draws import Draws
@@ -61,7 +61,7 @@ class Matched(NamedTuple):
         return "\n".join(lines)
 
 
-def match(
+def match_refits(
     predictor: Callable[[PyTree, PyTree], Float[Array, "rows classes"]],
     erased: Draws,
     refits: Sequence[Draws],
@@ -119,14 +119,14 @@ def _behaviour(output: dict[str, Float[np.ndarray, "draws rows classes"]], label
     true = {name: output[name][:, np.arange(len(labels[name])), labels[name]] for name in SETS}
     return Behaviour(
         errors={name: error_rate(output[name], labels[name]) for name in SETS},
-        attack=attack(true["kept"], true["test"], true["removed"]),
+        attack=membership_attack(true["kept"], true["test"], true["removed"]),
         kept_loss=mean_loss(output["kept"], labels["kept"]),
     )
 
 
 def _reasons(own: Behaviour, others: list[Behaviour], difference: float, floor: float, policy: Policy) -> list[str]:
     reasons = []
-    if difference > floor * (1 + policy.excess):
+    if difference > floor * (1 + policy.prediction_excess):
         reasons.append(f"predictions on removed rows differ by {difference:.3f}, two refits by {floor:.3f}")
     for name in SETS:
         gap = _gap(own.errors[name], [each.errors[name] for each in others])

@@ -41,7 +41,7 @@ from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import all_digits, as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
-from posterase.streams import Counted, Stream, data_of, shapes_of, taken, told
+from posterase.streams import Counted, Stream, data_of, raises_read_errors, shapes_of, taken
 from posterase.sums import Blocks, Spread, Term, sum_rows
 from posterase.transforms import Transform, real
 
@@ -76,7 +76,7 @@ class Removal(eqx.Module):
     With a leading axis on both leaves: several requests side by side, for a scan over them.
     """
 
-    rows: Int[Array, "*requests bucket"]
+    padded_ids: Int[Array, "*requests bucket"]
     """Row ids; the padding repeats the first one, whose likelihood is as finite as the others'."""
     counted: Bool[Array, "*requests bucket"]
     """False on the padding."""
@@ -89,7 +89,7 @@ class Removal(eqx.Module):
     @property
     def row_ids(self) -> Int[np.ndarray, " removed"]:
         """The ids of the removed rows, in the order given."""
-        return np.asarray(self.rows)[np.asarray(self.counted)]
+        return np.asarray(self.padded_ids)[np.asarray(self.counted)]
 
     def __repr__(self) -> str:
         ids = self.row_ids
@@ -133,7 +133,7 @@ class AbstractModel(eqx.Module):
         independent given θ; else its density given all others.
         """
         one = jnp.ones(1, bool)
-        return jax.lax.map(lambda row: self.log_removed(params, Removal(rows=row[None], counted=one)), rows)
+        return jax.lax.map(lambda row: self.log_removed(params, Removal(padded_ids=row[None], counted=one)), rows)
 
     @abc.abstractmethod
     def elements(self, rows: int) -> int:
@@ -173,9 +173,9 @@ class AbstractModel(eqx.Module):
         bucket = bucket_of(len(ids))
         padded = np.full(bucket, ids[0], dtype=np.int32)
         padded[: len(ids)] = ids
-        return Removal(rows=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
+        return Removal(padded_ids=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
 
-    @told
+    @raises_read_errors
     def without(self: M, removal: Removal) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it.
 
@@ -184,7 +184,7 @@ class AbstractModel(eqx.Module):
         checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
         known = _in_use.find(self, removal)
         if known is None:
-            known = self._without(_absent(self.present, removal.rows))
+            known = self._without(_absent(self.present, removal.padded_ids))
             _in_use.keep(self, removal, known)
         return known
 
@@ -216,7 +216,7 @@ class AbstractModel(eqx.Module):
         return self.log_joint(self.constrain(theta)) + self.log_det_jacobian(theta)
 
     @all_digits()
-    def removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
+    def log_removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
         """log p(S | θ) − log p(S − S′ | θ), at unconstrained parameters."""
         return self.log_removed(self.constrain(theta), removal)
 
@@ -244,7 +244,7 @@ class AbstractModel(eqx.Module):
         check_known(self.transforms, parameter_names(params), "transforms")
         self.check_functions(_shapes(params))
 
-    @told
+    @raises_read_errors
     def check_additivity(self, draws: Draws, removal: Removal, *, samples: int = 3) -> None:
         """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
 
@@ -323,7 +323,7 @@ class Model(AbstractModel):
         return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return self._sum_rows(params, taken(self.data, removal.rows), removal.counted)
+        return self._sum_rows(params, taken(self.data, removal.padded_ids), removal.counted)
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         precision = jnp.result_type(*jax.tree.leaves(params))
@@ -430,8 +430,8 @@ class MaskedModel(AbstractModel):
 
     Parameters
     ----------
-    log_density
-        `log_density(params, data, present)` → log prior plus log-likelihood of the rows where the mask `present` is
+    log_joint
+        `log_joint(params, data, present)` → log prior plus log-likelihood of the rows where the mask `present` is
         true, one number, up to a constant that does not depend on the parameters. Values of absent rows must not
         matter; `check_additivity` tests that.
     data
@@ -444,20 +444,20 @@ class MaskedModel(AbstractModel):
 
     rows_factorise: ClassVar[bool] = False
 
-    masked_log_density: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]
+    masked_log_joint: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]
     data: PyTree
     present: Bool[Array, " rows"]
     transforms: dict[str, Transform]
 
     def __init__(
         self,
-        log_density: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]],
+        log_joint: Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]],
         data: PyTree,
         *,
         transforms: Mapping[str, Transform] | None = None,
         params: PyTree | None = None,
     ):
-        self.masked_log_density = _as_node(log_density)
+        self.masked_log_joint = _as_node(log_joint)
         if isinstance(data, Stream):
             raise DataError(
                 "data is a stream, and a masked model looks at all rows at once.",
@@ -470,7 +470,7 @@ class MaskedModel(AbstractModel):
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         data = cast_floats(self.data, jnp.result_type(*jax.tree.leaves(params)))
-        return self.masked_log_density(params, data, self.present).astype(widest_float())
+        return self.masked_log_joint(params, data, self.present).astype(widest_float())
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
         return self.log_joint(params) - self.without(removal).log_joint(params)
@@ -482,22 +482,22 @@ class MaskedModel(AbstractModel):
         return with_rows(self, overwrite(self.data, left), left)
 
     def _check_functions(self, params: PyTree) -> None:
-        checks.returns_scalar("log_density", self.masked_log_density, params, self.data, self.present)
+        checks.returns_scalar("log_joint", self.masked_log_joint, params, self.data, self.present)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # full − kept is removed by definition; what can go wrong is that kept still looks at the removed rows.
         # So put other rows in their place, and see whether the density notices.
         kept = self.without(removal)
         left = kept.row_ids
-        expected, eps = _precisely(self.masked_log_density, params, self.data, kept.present)
+        expected, eps = _precisely(self.masked_log_joint, params, self.data, kept.present)
         for filler in left[np.linspace(0, len(left) - 1, min(len(left), MASK_FILLERS)).astype(int)]:
-            data = jax.tree.map(lambda leaf: leaf.at[removal.rows].set(leaf[filler]), self.data)  # noqa: B023
-            value, _ = _precisely(self.masked_log_density, params, data, kept.present)
+            data = jax.tree.map(lambda leaf: leaf.at[removal.padded_ids].set(leaf[filler]), self.data)  # noqa: B023
+            value, _ = _precisely(self.masked_log_joint, params, data, kept.present)
             if not abs(float(value - expected)) <= 1e4 * eps * (1 + abs(float(expected))):
                 raise NotFactorisedError(
                     f"the log density of the kept rows changes from {expected:.9g} to {value:.9g} with the values of "
                     "the removed rows.",
-                    "log_density must not look at rows where the mask is false: multiply their terms by the mask, or "
+                    "log_joint must not look at rows where the mask is false: multiply their terms by the mask, or "
                     "replace their values with jnp.where before they are used.",
                 )
 
@@ -523,12 +523,12 @@ class RemovedLogLikelihood(eqx.Module):
     removal: Removal
 
     def __call__(self, theta: PyTree) -> Float[Array, ""]:
-        return self.model.removed_density(theta, self.removal)
+        return self.model.log_removed_density(theta, self.removal)
 
     @property
     def elements(self) -> int:
         """How many numbers of data one evaluation holds in memory."""
-        return self.model.elements(self.removal.rows.shape[0])
+        return self.model.elements(self.removal.padded_ids.shape[0])
 
 
 class Split(NamedTuple):

@@ -49,7 +49,7 @@ class Policy:
     budget: float = 1.0
     """How much repeated erasures of one posterior may add up to, as Σ min(1, √(ε/2)), before a refit is demanded. KL
     does not add up over erasures; total variation, which √(ε/2) bounds, does. An ε that was not measured counts 1."""
-    excess: float = 0.1
+    prediction_excess: float = 0.1
     """For networks: how far predictions may differ from a refit's beyond what two refits differ, as a share of that."""
     error_gap: float = 0.02
     """For networks: how far errors on kept, removed and test rows may be from the refits', beyond their spread."""
@@ -94,7 +94,7 @@ class Policy:
             found.append(Objection("ε not measured, which the policy needs", "remove fewer rows at a time."))
         return found
 
-    def spent(self, evidence: Evidence) -> float:
+    def spends(self, evidence: Evidence) -> float:
         """What accepting this adds to the budget: min(1, √(ε/2)); nothing for a refit."""
         if evidence.rhat is not None:
             return 0.0

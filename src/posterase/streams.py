@@ -406,7 +406,7 @@ class Counted(AbstractRows):
 _raised: deque[PosteraseError] = deque(maxlen=16)
 
 
-def told(function: Callable[P, R]) -> Callable[P, R]:
+def raises_read_errors(function: Callable[P, R]) -> Callable[P, R]:
     """The function, where an error in reading is raised as it was: compiled code makes another one of it."""
 
     @functools.wraps(function)

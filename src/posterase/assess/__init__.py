@@ -22,8 +22,7 @@ from posterase.assess.margins import ULira as ULira
 from posterase.assess.margins import klom as klom
 from posterase.assess.margins import logit_margin as logit_margin
 from posterase.assess.margins import u_lira as u_lira
-from posterase.assess.membership import attack as attack
-from posterase.assess.membership import attack_gap as attack_gap
+from posterase.assess.membership import membership_attack as membership_attack
 from posterase.assess.moments import moment_errors as moment_errors
 from posterase.assess.nearest_neighbours import KnowledgeRemoval as KnowledgeRemoval
 from posterase.assess.nearest_neighbours import knowledge_removal as knowledge_removal

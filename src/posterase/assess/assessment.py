@@ -54,7 +54,7 @@ from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.progress import shown
 from posterase.stored import StoredLikelihoods
-from posterase.streams import told
+from posterase.streams import raises_read_errors
 
 MOST_EXAMPLES = 200
 """Removed rows whose margins are compared."""
@@ -86,7 +86,7 @@ class RowLikelihoods(eqx.Module):
 
 
 @programs_kept()
-@told
+@raises_read_errors
 def assess(
     model: AbstractModel,
     before: Draws,
@@ -287,9 +287,9 @@ def _jeffreys(work: Comparison) -> Found:
         means["origin"].value - gaps.refit.value, float(np.hypot(means["origin"].error, gaps.refit.error))
     )
     erased = work.jeffreys
-    resembles, moved = (getattr(work.evidence, field, None) for field in ("resembles", "moved"))
-    if erased is None and resembles is not None and moved is not None:
-        erased = moved_jeffreys(resembles, moved, work.refits)
+    log_weights_at, moved = (getattr(work.evidence, field, None) for field in ("log_weights_at", "moved"))
+    if erased is None and log_weights_at is not None and moved is not None:
+        erased = moved_jeffreys(log_weights_at, moved, work.refits)
     p_value = None if erased is None else two_sided(erased.value, 0.0, [(erased.error, work.sets["erased"].freedom)])
     why = "" if erased is not None else "the density of the erased draws is not known"
     yield Figure(
@@ -346,7 +346,7 @@ def _moments(work: Comparison) -> Found:
 
     def means(one: str, other: str) -> Compared:
         each = found(one, other)
-        return Compared(Estimate(each.mean, each.chance), each.mean_p_value)
+        return Compared(Estimate(each.mean, each.mean_chance), each.mean_p_value)
 
     def spreads(one: str, other: str) -> Compared:
         each = found(one, other)
@@ -406,7 +406,7 @@ def _by_example(work: Comparison) -> Found:
         return Compared(Estimate(share.value, max(share.error, float(least))))
 
     yield work.distance(names[0], lambda one, other: Compared(divergences(one, other).median), note=note)
-    yield work.distance(names[1], lambda one, other: Compared(divergences(one, other).high), note=note)
+    yield work.distance(names[1], lambda one, other: Compared(divergences(one, other).percentile_95), note=note)
     yield work.distance(names[2], attack, null=FALSE_POSITIVES, note=note)
 
 
@@ -520,9 +520,9 @@ def _normalised_density(work: Comparison) -> Float[np.ndarray, "chain draw"] | N
     if work.log_evidence is None:
         return None
     kept = evaluate(LogDensity(work.kept_model), work.after)
-    resembles, moved = (getattr(work.evidence, field, None) for field in ("resembles", "moved"))
-    if resembles is not None and moved is not None and _same(moved, work.after):
-        return kept - resembles(work.after) - work.log_evidence
+    log_weights_at, moved = (getattr(work.evidence, field, None) for field in ("log_weights_at", "moved"))
+    if log_weights_at is not None and moved is not None and _same(moved, work.after):
+        return kept - log_weights_at(work.after) - work.log_evidence
     ratio, epsilon = (getattr(work.evidence, field, None) for field in ("log_evidence_ratio", "epsilon"))
     return None if ratio is None or epsilon is None else kept - (work.log_evidence - ratio.value) + epsilon.value
 

@@ -71,7 +71,7 @@ class RowStatistics(eqx.Module):
             test = self.test.log_rows(params, self.unseen)
             found["test"] = jnp.mean(test)
             if self.attack:
-                removed = self.model.log_rows(params, self.removal.rows)
+                removed = self.model.log_rows(params, self.removal.padded_ids)
                 found["attack"] = member_share(kept, test, removed, self.removal.counted)
         return found
 
@@ -192,7 +192,7 @@ class Comparison:
         unseen = jnp.zeros(0, jnp.int32) if self.test is None else spread_out(self.test.row_ids)
         kept = spread_out(self.kept_model.row_ids)
         looked = RowStatistics(self.model, self.removal, kept, self.test, unseen, self.labels is None)
-        elements = self.model.elements(len(kept) + len(unseen) + self.removal.rows.shape[0])
+        elements = self.model.elements(len(kept) + len(unseen) + self.removal.padded_ids.shape[0])
         return self.of_all("statistics", lambda _, sample: over_draws(looked, sample.draws, elements))
 
     @functools.cached_property

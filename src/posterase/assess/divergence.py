@@ -35,14 +35,14 @@ def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draw
 
 
 def moved_jeffreys(
-    resembles: Callable[[Draws], Float[np.ndarray, "chain draw"]], moved: Draws, refits: Sequence[Draws]
+    log_weights_at: Callable[[Draws], Float[np.ndarray, "chain draw"]], moved: Draws, refits: Sequence[Draws]
 ) -> Estimate:
     """Jeffreys between moved draws, whose density is known, and refits; the mean over these.
 
-    `resembles(draws)` → log kept − log density of the moved draws, up to one constant, at any draws.
+    `log_weights_at(draws)` → log kept − log density of the moved draws, up to one constant, at any draws.
     """
-    own, base = resembles(moved), base_weights(moved)
-    there = [(resembles(refit), base_weights(refit)) for refit in refits]
+    own, base = log_weights_at(moved), base_weights(moved)
+    there = [(log_weights_at(refit), base_weights(refit)) for refit in refits]
     value = np.mean([(weights * values).sum() for values, weights in there]) - (base * own).sum()
     # The refits' errors average out; that of the moved draws, which all comparisons share, does not.
     averaged = np.sqrt(sum(standard_error(*each) ** 2 for each in there)) / len(there)

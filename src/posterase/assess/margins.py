@@ -51,11 +51,11 @@ class KLoM(NamedTuple):
 
     by_example: Float[np.ndarray, " examples"]
     median: Estimate
-    high: Estimate
+    percentile_95: Estimate
     """The 95th percentile."""
 
     def __str__(self) -> str:
-        return f"KLoM {self.median} in the median, {self.high} at the 95th percentile"
+        return f"KLoM {self.median} in the median, {self.percentile_95} at the 95th percentile"
 
 
 class ULira(NamedTuple):
@@ -101,12 +101,12 @@ def klom(
 def u_lira(
     key: Key[Array, ""] | int,
     erased: ArrayLike | Sequence[Any],
-    never: ArrayLike | Sequence[Any],
+    refit: ArrayLike | Sequence[Any],
     *,
     false_positives: float = 0.01,
 ) -> ULira:
     """The attack between erased models and models that never saw the examples; margins `(models, examples)`."""
-    sides = _margins(erased, never)
+    sides = _margins(erased, refit)
     if not 0 < false_positives < 1:
         raise InvalidOptionError(f"false_positives is {false_positives!r}.", "use a share between 0 and 1: 0.01.")
     models = min(len(side) for side in sides)
@@ -176,19 +176,19 @@ def _klom(
 @jax.jit
 def _u_lira(
     erased: Float[Array, "m e"],
-    never: Float[Array, "n e"],
+    refit: Float[Array, "n e"],
     erased_counts: Int[Array, "r m"],
-    never_counts: Int[Array, "r n"],
+    refit_counts: Int[Array, "r n"],
     false_positives: Float[Array, ""] | float,
 ) -> tuple[Float[Array, ""], Float[Array, " r"]]:
     """The share found out, and the same with models resampled; the attack itself is fitted once."""
-    spread = jnp.concatenate([erased, never]).std(axis=0)
+    spread = jnp.concatenate([erased, refit]).std(axis=0)
     least = jnp.where(spread > 0, (1e-3 * spread) ** 2, 1.0)
 
     def log_ratio(values: Float[Array, "k e"], half: int) -> Float[Array, "k e"]:
         """log density in the erased world minus in the other, from Gaussians fitted to one half of the models."""
         (mean, variance), (other_mean, other_variance) = (
-            (world[half::2].mean(axis=0), world[half::2].var(axis=0) + least) for world in (erased, never)
+            (world[half::2].mean(axis=0), world[half::2].var(axis=0) + least) for world in (erased, refit)
         )
         distance, other_distance = (values - mean) ** 2 / variance, (values - other_mean) ** 2 / other_variance
         return 0.5 * (other_distance - distance + jnp.log(other_variance / variance))
@@ -200,7 +200,7 @@ def _u_lira(
         order = jnp.argsort(-scores)
         return scores[order], order // values.shape[1]
 
-    (accused, whose_accused), (innocent, whose_innocent) = ranked(erased), ranked(never)
+    (accused, whose_accused), (innocent, whose_innocent) = ranked(erased), ranked(refit)
     # For every accused score, how many innocent ones are at least as high.
     rivals = jnp.searchsorted(-innocent, -accused, side="right")
 
@@ -211,5 +211,5 @@ def _u_lira(
         return jnp.sum(jnp.where(above[rivals] <= false_positives, mine[whose_accused], 0))
 
     shared = whose_accused, whose_innocent, rivals, false_positives
-    share = found_out((jnp.ones(len(erased), int), jnp.ones(len(never), int)), *shared)
-    return share, map_draws(found_out, (erased_counts, never_counts), shared=shared)
+    share = found_out((jnp.ones(len(erased), int), jnp.ones(len(refit), int)), *shared)
+    return share, map_draws(found_out, (erased_counts, refit_counts), shared=shared)

@@ -22,7 +22,7 @@ from posterase.errors import InvalidOptionError
 from posterase.precision import widest_float
 
 
-def attack(
+def membership_attack(
     kept: ArrayLike | Sequence[Any], test: ArrayLike | Sequence[Any], removed: ArrayLike | Sequence[Any]
 ) -> float:
     """The share of removed rows taken for members, averaged over draws.
@@ -46,11 +46,6 @@ def member_shares(
             raise InvalidOptionError(f"{name} has {len(values)} draws.", f"give as many of each: {draws}.")
     with jax.enable_x64(True):
         return np.asarray(_member_shares(*(jnp.asarray(each, jnp.float64) for each in sets.values())))
-
-
-def attack_gap(erased: float, refit: float) -> float:
-    """|MIA − MIA of the refit|: what an erasure is to bring to the floor, from whichever side."""
-    return abs(erased - refit)
 
 
 def member_share(

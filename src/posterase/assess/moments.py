@@ -25,7 +25,7 @@ class MomentErrors(NamedTuple):
 
     mean: float
     """Of means, in the target's standard deviations."""
-    chance: float
+    mean_chance: float
     """What the error of means is expected to be by chance, from the effective draws on both sides."""
     log_sd: float
     """Of log standard deviations."""
@@ -59,7 +59,7 @@ def moment_errors_of(draws: Sample, target: Sample) -> MomentErrors:
     stretch_error = np.hypot(own.log_sd_error, other.log_sd_error)
     return MomentErrors(
         mean=_root_mean_square(shift),
-        chance=_root_mean_square(shift_error),
+        mean_chance=_root_mean_square(shift_error),
         log_sd=_root_mean_square(stretch),
         log_sd_chance=_root_mean_square(stretch_error),
         mean_p_value=_worst(shift / shift_error, min(draws.freedom, target.freedom)),

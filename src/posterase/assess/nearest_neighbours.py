@@ -1,4 +1,4 @@
-"""The paper's ε̂_M (Definition 2, Appendix D): KL between processed and refitted draws, by nearest neighbours.
+"""The paper's ε̂_M (Definition 2, Appendix D): KL between erased and refitted draws, by nearest neighbours.
 
 For draws x₁ … xₙ of one law and y₁ … yₘ of the other, in d dimensions (Wang et al. 2009),
 
@@ -39,7 +39,7 @@ DIMENSIONS_AT_ONCE = 2**13
 
 
 class KnowledgeRemoval(NamedTuple):
-    """ε̂_M of processed draws, next to what two refits give."""
+    """ε̂_M of erased draws, next to what two refits give."""
 
     epsilon: Estimate
     """Mean over seeds, with its standard error."""
@@ -56,7 +56,7 @@ class KnowledgeRemoval(NamedTuple):
 
 
 def knowledge_removal(
-    processed: ArrayLike | Sequence[Any],
+    erased: ArrayLike | Sequence[Any],
     refit: ArrayLike | Sequence[Any],
     second_refit: ArrayLike | Sequence[Any],
     *,
@@ -66,21 +66,21 @@ def knowledge_removal(
 
     Parameters
     ----------
-    processed
+    erased
         Draws after an erasure, one run a seed: `(seeds, draws, parameters)`.
     refit
         Draws of refits from the same seeds: the target.
     second_refit
-        Draws of other refits from the same seeds, which take the place of the processed draws in the floor.
+        Draws of other refits from the same seeds, which take the place of the erased draws in the floor.
     k
         Which neighbour. The paper's is the first.
     """
     axes = "seeds draws parameters"
-    given = {"processed": processed, "refit": refit, "second_refit": second_refit}
+    given = {"erased": erased, "refit": refit, "second_refit": second_refit}
     runs, target, again = (numbers(name, each, axes) for name, each in given.items())
     if not len(runs) == len(target) == len(again) or len(runs) == 0:
         raise DrawsShapeError(
-            f"there are {len(runs)} processed runs, {len(target)} refits and {len(again)} second refits.",
+            f"there are {len(runs)} erased runs, {len(target)} refits and {len(again)} second refits.",
             "ε̂ pairs runs by seed: give one run of each for every seed.",
         )
     own, floor = (

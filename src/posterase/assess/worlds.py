@@ -61,7 +61,7 @@ def worlds(
         A seed or a jax key.
     fit
         `fit(key, present)` → a model fitted to the rows where the mask is true: one draw of their posterior
-        (`pe.LaplaceSampler(model, like)` is such a function), or one trained network. It is traced by jax.
+        (`pe.LaplaceFit(model, like)` is such a function), or one trained network. It is traced by jax.
     erase
         `erase(key, fitted, present, gone)` → the same with the rows of the mask `gone` erased; `present` are the rows
         that it was fitted to. It is traced by jax.

@@ -147,7 +147,7 @@ class BridgedModel(AbstractModel):
         return prior + jnp.sum(jnp.where(self.present, jnp.concatenate(rows), 0))
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return jnp.sum(jnp.where(removal.counted, self.log_rows(params, removal.rows), 0))
+        return jnp.sum(jnp.where(removal.counted, self.log_rows(params, removal.padded_ids), 0))
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         leaves = self.leaves(params)

@@ -223,7 +223,7 @@ class StanModel(AbstractModel):
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         return _value(self, self.present, self.host.vector(theta)).astype(widest_float())
 
-    def removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
+    def log_removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
         vector = self.host.vector(theta)
         full, kept = (_value(self, mask, vector).astype(widest_float()) for mask in (self.present, self._left(removal)))
         return full - kept
@@ -233,14 +233,14 @@ class StanModel(AbstractModel):
         return self.host.call("joint", (), self, self.present, vector).astype(widest_float())
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return self.removed_density(self.unconstrain(params), removal)
+        return self.log_removed_density(self.unconstrain(params), removal)
 
     def log_det_jacobian(self, theta: PyTree) -> Float[Array, ""]:
         joint = self.host.call("joint", (), self, self.present, self.host.vector(theta))
         return self.log_density(theta) - joint.astype(widest_float())
 
     def _left(self, removal: Removal) -> Bool[Array, " rows"]:
-        gone = jnp.zeros_like(self.present).at[removal.rows].max(removal.counted)
+        gone = jnp.zeros_like(self.present).at[removal.padded_ids].max(removal.counted)
         return self.present & ~gone
 
     # --- parameters

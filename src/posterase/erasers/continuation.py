@@ -6,7 +6,7 @@ some steps on the kept rows,
     θ ← θ + η ∇Ũ_kept(θ) + noise,        from shifted draws where `start` shifts them first
 
 There is no acceptance step, so nothing is exact and nothing is measured: neither k̂ nor ε. What speaks for the result
-is a comparison with refits (`posterase.match`).
+is a comparison with refits (`posterase.match_refits`).
 
 The velocities of SGHMC are drawn anew: those that made the draws have seen the removed rows.
 """
@@ -29,7 +29,7 @@ from posterase.model import AbstractModel, LogDensity, Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
-from posterase.sampling.sample import sample, start
+from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
 
 UNMEASURED = "how near the sampler came is not measured"
@@ -90,7 +90,7 @@ class Continue(Eraser):
         pieces = []
         for at in range(0, n, size):
             chains = jax.tree.map(lambda leaf: leaf[at : at + size], flat)  # noqa: B023
-            state = start(jax.random.fold_in(run, at), kept, sampler, chains)
+            state = start_chains(jax.random.fold_in(run, at), kept, sampler, chains)
             pieces.append(sample(kept, sampler, state, 1, thin=self.steps).draws.params)
         joined = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
         params = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), joined, draws.params)
@@ -100,6 +100,6 @@ class Continue(Eraser):
             ess=parameter_ess(returned),
             cost=cost if started is None else cost.plus(started.evidence.cost),
             flaw=UNMEASURED,
-            advice="compare it with refits (posterase.match), or use Rejuvenate where a density can be had.",
+            advice="compare it with refits (posterase.match_refits), or use Rejuvenate where a density can be had.",
         )
         return Erased(returned, Result(True, f"{UNMEASURED}."), ContinueDiagnostics(self.steps, started), evidence)

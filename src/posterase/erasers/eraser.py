@@ -30,7 +30,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel, Removal
 from posterase.precision import is_known
 from posterase.stored import StoredLikelihoods, needs_density
-from posterase.streams import told
+from posterase.streams import raises_read_errors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Erased:
         diagnostics = self.diagnostics
         if getattr(diagnostics, "transported", False):
             diagnostics = dataclasses.replace(diagnostics, transported=None)
-        evidence = dataclasses.replace(self.evidence, resembles=None, moved=None)
+        evidence = dataclasses.replace(self.evidence, log_weights_at=None, moved=None)
         return dataclasses.replace(self, diagnostics=diagnostics, evidence=evidence)
 
     def at_home(self) -> Erased:
@@ -92,7 +92,7 @@ class Eraser(eqx.Module):
     """Whether it evaluates the model at other draws than those it is given."""
 
     @programs_kept()
-    @told
+    @raises_read_errors
     def __call__(
         self,
         key: Key[Array, ""] | int,

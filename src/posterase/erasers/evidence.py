@@ -45,7 +45,7 @@ class Evidence:
     flaw: str = ""
     """What no threshold expresses and still speaks against the draws, in words; with it, what to do."""
     advice: str = ""
-    resembles: Callable[[Draws], Float[np.ndarray, "chain draw"]] | None = None
+    log_weights_at: Callable[[Draws], Float[np.ndarray, "chain draw"]] | None = None
     """Log-weights at other draws, for the Jeffreys divergence: a function of draws of the kept posterior, or None where
     the density of the eraser's draws is not known."""
     moved: Draws | None = None

@@ -76,7 +76,7 @@ class InfluenceShiftDiagnostics:
     @property
     def _solver_work(self) -> str:
         """How many steps the solver took, where it takes steps."""
-        products, iterations = (int(np.asarray(each)) for each in (self.solved.steps, self.solved.iterations))
+        products, iterations = (int(np.asarray(each)) for each in (self.solved.products, self.solved.iterations))
         return f" after {iterations} iterations, {products} products" if iterations else ""
 
     def __str__(self) -> str:
@@ -106,7 +106,7 @@ class InfluenceShift(Eraser):
         every draw. Without it the result speaks of the linear solve alone.
     reweight
         Whether to return the moved draws with these weights, Pareto smoothed. By default they come as the paper's do.
-    steps
+    newton_steps
         Newton steps on Eq. 1. One is the paper's approximation; more lead to the exact best shift, where
         E∇kept(θ − I) = E∇full(θ), which is zero over the full posterior. They need `hessian="kept"`.
     """
@@ -116,7 +116,7 @@ class InfluenceShift(Eraser):
     samples: int | None = eqx.field(default=None, static=True)
     weigh: bool = eqx.field(default=True, static=True)
     reweight: bool = eqx.field(default=False, static=True)
-    steps: int = eqx.field(default=1, static=True)
+    newton_steps: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
         if self.hessian not in ("kept", "full"):
@@ -129,10 +129,11 @@ class InfluenceShift(Eraser):
             )
         if self.samples is not None:
             whole_number("samples", self.samples, 1)
-        whole_number("steps", self.steps, 1)
-        if self.steps > 1 and self.hessian != "kept":
+        whole_number("newton_steps", self.newton_steps, 1)
+        if self.newton_steps > 1 and self.hessian != "kept":
             raise InvalidOptionError(
-                f"steps is {self.steps} with hessian='full'.", "Newton steps need the curvature of the kept rows."
+                f"newton_steps is {self.newton_steps} with hessian='full'.",
+                "Newton steps need the curvature of the kept rows.",
             )
         if self.reweight and not self.weigh:
             raise InvalidOptionError("reweight is True and weigh is False.", "weights must be measured to be returned.")
@@ -145,12 +146,12 @@ class InfluenceShift(Eraser):
         curved = LogDensity(kept if self.hessian == "kept" else model)
         densities = curved, RemovedLogLikelihood(model, removal)
         picked = self._pick(key, draws)
-        moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), picked, self.steps)
+        moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), picked, self.newton_steps)
         _check_finite(moved)
         params = jax.tree.map(lambda new, old: new.reshape(old.shape), moved.params, draws.params)
         shifted = draws.replace(params, draws.log_weights)
         share = removal.n_rows / model.n_rows
-        cost = _cost(len(picked), dimension, moved.solved, share, self.steps)
+        cost = _cost(len(picked), dimension, moved.solved, share, self.newton_steps)
         check_in_support(model, shifted, "the shift")
         _check_used(draws, moved)
         log_weights = _log_weights(model, kept, draws, shifted) if self.weigh else None
@@ -186,7 +187,7 @@ class InfluenceShift(Eraser):
             residual=diagnostics.relative_residual,
             flaw=flaw,
             advice=result.advice,
-            resembles=lambda other: _log_weights_at(model, kept, moved.shift, other),
+            log_weights_at=lambda other: _log_weights_at(model, kept, moved.shift, other),
             moved=shifted,
         )
         return Erased(returned, result, diagnostics, evidence)
@@ -288,7 +289,7 @@ def _check_used(draws: Draws, moved: _Moved) -> None:
 
 def _cost(samples: int, d: int, solved: Solved, share: float, steps: int) -> Cost:
     """A product H v costs two gradients of every draw; a matrix takes d of them."""
-    made = int(np.asarray(solved.steps))
+    made = int(np.asarray(solved.products))
     products = made or d
     gradients = samples * (share + 2 * products) + (steps - 1) * samples * (1 + 2 * products)
     return Cost(gradients=gradients, sequential=steps * (1 + (made or 1)))

@@ -8,15 +8,6 @@ are taken along the chain itself: the sampler takes one step before every evalua
 averaged for the gradient and for each product H p of the Neumann series. A request so costs `samples · (order + 1)`
 sampler steps and `samples · order` Hessian-vector products. Then the chain's current θ is moved by −I(S′).
 
-What the paper did, and the other way, by name:
-
-    along       "full": during a request the chain goes on sampling all rows, those to be removed included (the paper);
-                "kept": it samples the kept rows
-    step_size   "fixed": step sizes stay as they are (the paper's Gaussian mixture);
-                "rescaled": they are multiplied by N/N′ at each request (the paper's networks)
-    scale       the series' c is scale/N′, N′ the rows kept after the request
-    shift       False: the sampler's steps alone, without the shift: the ablation that the paper does not show
-
 Moving only the current θ is what the paper's code does; Algorithm 1 moves every drawn sample. `shift`, the sum over
 requests, is returned for each chain, so that stored draws can be moved too (`moved`).
 """
@@ -44,7 +35,7 @@ from posterase.model import AbstractModel, Removal, RemovedLogLikelihood, bucket
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sample import check_diverged, check_state
-from posterase.sampling.sampler import Sampler, State, streams
+from posterase.sampling.sampler import Sampler, State, step_keys
 from posterase.sampling.vectors import Unravel, of_vector, running, standing
 
 MOST_LOST = 1.0
@@ -72,7 +63,7 @@ class LiveErased:
     """Requests whose shift was refused, since the series diverged."""
     dropped: tuple[str, ...]
     """Sampler state that saw the removed rows and was made anew."""
-    listed: tuple[str, ...]
+    still_there: tuple[str, ...]
     """Sampler state that saw the removed rows and is still there."""
 
     def moved(self, draws: Draws) -> Draws:
@@ -101,8 +92,14 @@ class LiveInfluenceShift(eqx.Module):
         The series' c is scale/N′.
     samples
         Draws along the chain that each expectation is averaged over.
-    along, step_size, shift
-        The paper's choices and their alternatives, as this file's docstring says.
+    along
+        "full": during a request the chain goes on sampling all rows, those to be removed included (the paper); "kept":
+        it samples the kept rows.
+    rescale_steps
+        Whether step sizes are multiplied by N/N′ at each request (the paper's networks) or stay as they are (its
+        Gaussian mixture).
+    shift
+        False: the sampler's steps alone, without the shift: the ablation that the paper does not show.
     batch
         Rows that each Hessian-vector product sees. None: all that are present.
     diverged_above
@@ -115,7 +112,7 @@ class LiveInfluenceShift(eqx.Module):
     scale: Number = 1.0
     samples: int = eqx.field(default=1, static=True)
     along: Literal["full", "kept"] = eqx.field(default="full", static=True)
-    step_size: Literal["fixed", "rescaled"] = eqx.field(default="fixed", static=True)
+    rescale_steps: bool = eqx.field(default=False, static=True)
     shift: bool = eqx.field(default=True, static=True)
     batch: int | None = eqx.field(default=None, static=True)
     diverged_above: Number | None = None
@@ -129,8 +126,7 @@ class LiveInfluenceShift(eqx.Module):
         is_a(self.shift, bool, "shift", "use True, or False for the sampler's steps alone.")
         if self.along not in ("full", "kept"):
             raise InvalidOptionError(f"along is {self.along!r}.", "use 'full' (the paper) or 'kept'.")
-        if self.step_size not in ("fixed", "rescaled"):
-            raise InvalidOptionError(f"step_size is {self.step_size!r}.", "use 'fixed' or 'rescaled'.")
+        is_a(self.rescale_steps, bool, "rescale_steps", "use True (the paper's networks) or False (its mixture).")
         if is_known(self.scale) and not 0 < float(self.scale) < float("inf"):
             raise InvalidOptionError(f"scale is {self.scale!r}.", "use a positive number.")
         if self.diverged_above is not None and is_known(self.diverged_above) and not float(self.diverged_above) > 0:
@@ -156,7 +152,7 @@ class LiveInfluenceShift(eqx.Module):
         removals, before, left = _stack(model, requests)
         check_batch(model, sampler.batch, left)
         check_batch(model, self.batch, left)
-        total, begun = len(removals.rows), state.step
+        total, begun = len(removals.padded_ids), state.step
         eraser, live = numbers_as_arrays(self), numbers_as_arrays(sampler)
         piece = total if report is None else max(1, total // PIECES)
         shift, last_terms = jax.tree.map(jnp.zeros_like, state.theta), []
@@ -178,10 +174,12 @@ class LiveInfluenceShift(eqx.Module):
         else:
             refused = (~np.isfinite(last_term)).sum(axis=0)
         check_diverged(state)
-        listed = ["shift and last_term of this result, which are made from the removed rows' gradients"]
-        if self.step_size == "fixed":
-            listed.append(f"step sizes chosen for {before} rows")
-        return LiveErased(kept, live, state, shift, last_term, refused, dropped=("velocity",), listed=tuple(listed))
+        still_there = ["shift and last_term of this result, which are made from the removed rows' gradients"]
+        if not self.rescale_steps:
+            still_there.append(f"step sizes chosen for {before} rows")
+        return LiveErased(
+            kept, live, state, shift, last_term, refused, dropped=("velocity",), still_there=tuple(still_there)
+        )
 
 
 def _stack(
@@ -222,7 +220,7 @@ def _answer(
             functools.partial(_request, unravel), state, (eraser, sampler, model, removal)
         )
         kept = model.without(removal)
-        if eraser.step_size == "rescaled":
+        if eraser.rescale_steps:
             factor = model.present.sum() / kept.present.sum()
             sampler = sampler.rescaled(factor)
         return (sampler, kept, state, jax.tree.map(jnp.add, shift, by)), last_term
@@ -253,7 +251,7 @@ def _request(
         return jax.grad(of_vector(density(key, sampled, rows, sampler.batch), unravel))(theta)
 
     def curved(at: State) -> Callable[[PyTree], PyTree]:
-        key = streams(at.key, at.step).curvature
+        key = step_keys(at.key, at.step).curvature
         return jax.grad(of_vector(density(key, model, curved_rows, eraser.batch), unravel))
 
     def step(state: State, _: None) -> tuple[State, None]:
@@ -292,7 +290,7 @@ def _request(
 
     def reasonable(state: State, shift: PyTree) -> Bool[Array, ""]:
         """Whether the kept rows lose less than a nat each by the shift, as far as a batch of them tells."""
-        key = streams(state.key, state.step).curvature
+        key = step_keys(state.key, state.step).curvature
         value = of_vector(density(key, kept, rows_of(kept.present), eraser.batch), unravel)
         lost = value(state.theta) - value(jax.tree.map(jnp.add, state.theta, shift))
         return lost / kept.present.sum() <= MOST_LOST

@@ -23,7 +23,7 @@ from posterase.model import AbstractModel, Removal
 from posterase.numerics.cost import Cost
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
-from posterase.sampling.sample import sample, start
+from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
 
 CHAINS = range(2, 65)
@@ -103,7 +103,7 @@ class Refit(Eraser):
             cost = Cost(gradients=found.gradients + found.warmup_gradients, sequential=found.sequential)
         else:
             recipe = self.sampler.rescaled(model.n_rows / kept.n_rows)
-            state = sample(kept, recipe, start(run, kept, recipe, initial), 1, thin=self.warmup).state
+            state = sample(kept, recipe, start_chains(run, kept, recipe, initial), 1, thin=self.warmup).state
             fresh = sample(kept, recipe, state, length, thin=self.thin).draws
             diagnostics = RefitDiagnostics(*mixing(fresh), 0, chains)
             steps = self.warmup + length * self.thin

@@ -45,7 +45,7 @@ from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikeli
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import check_informed
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
-from posterase.numerics.moves import HMC, Moves, move
+from posterase.numerics.moves import HMCMoves, Moves, move
 from posterase.numerics.paths import Path, next_step
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import (
@@ -135,34 +135,34 @@ class Rejuvenate(Eraser):
     start
         An affine map that comes first: `Transport()`. None: the path starts from the draws as they are.
     moves
-        The kernel: `HMC()`, `MALA()` or `NUTS()`.
-    ess
+        The kernel: `HMCMoves()`, `MALAMoves()` or `NUTSMoves()`.
+    ess_share
         The share of the effective draws that a stage keeps.
     correlation
         Moves at the end of the path stop where no parameter remembers more than this of where it was.
-    most_moves, most_stages, most_gradients
+    max_moves, max_stages, max_gradients
         When to give up: moves a stage, stages, gradients a draw. A refit by NUTS takes some ten to fifty of these, and
         paths of more than a hundred have lost a heavy tail on their way.
     """
 
     start: Transport | None = Transport(split=False)
-    moves: Moves = HMC()
-    ess: float = eqx.field(default=0.5, static=True)
+    moves: Moves = HMCMoves()
+    ess_share: float = eqx.field(default=0.5, static=True)
     correlation: float = eqx.field(default=0.2, static=True)
-    most_moves: int = eqx.field(default=32, static=True)
-    most_stages: int = eqx.field(default=40, static=True)
-    most_gradients: int = eqx.field(default=100, static=True)
+    max_moves: int = eqx.field(default=32, static=True)
+    max_stages: int = eqx.field(default=40, static=True)
+    max_gradients: int = eqx.field(default=100, static=True)
 
     def __check_init__(self) -> None:
         if self.start is not None:
             is_a(self.start, Transport, "start", "use Transport(), or None.")
-        is_a(self.moves, Moves, "moves", "use HMC(), MALA() or NUTS().")
-        for name, value in (("ess", self.ess), ("correlation", self.correlation)):
+        is_a(self.moves, Moves, "moves", "use HMCMoves(), MALAMoves() or NUTSMoves().")
+        for name, value in (("ess_share", self.ess_share), ("correlation", self.correlation)):
             if not 0 < value < 1:
                 raise InvalidOptionError(f"{name} is {value!r}.", "use a number between 0 and 1.")
-        whole_number("most_moves", self.most_moves, 1)
-        whole_number("most_stages", self.most_stages, 1)
-        whole_number("most_gradients", self.most_gradients, 1)
+        whole_number("max_moves", self.max_moves, 1)
+        whole_number("max_stages", self.max_stages, 1)
+        whole_number("max_gradients", self.max_gradients, 1)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         first, walk = jax.random.split(key)
@@ -179,8 +179,8 @@ class Rejuvenate(Eraser):
     ) -> Erased:
         """The path, from draws that have been transported, or not."""
         walk = _Walk(self, key, model, draws, removal, moved)
-        most = self.most_gradients * walk.n
-        while walk.at < 1 and len(walk.stages) < self.most_stages and walk.cost.gradients < most and not walk.stuck:
+        most = self.max_gradients * walk.n
+        while walk.at < 1 and len(walk.stages) < self.max_stages and walk.cost.gradients < most and not walk.stuck:
             walk.stage()
         return walk.finish()
 
@@ -236,7 +236,7 @@ class _Walk:
         number = len(self.stages)
         resample_key, move_key = jax.random.split(jax.random.fold_in(self.key, number))
         ratios, weights = self.ratios.ravel(), self.log_weights.ravel()
-        to = next_step(ratios, weights, self.at, self.options.ess)
+        to = next_step(ratios, weights, self.at, self.options.ess_share)
         step, smoothed = self.weights(to)
         shortest = SHORTEST_STEP * (1 - self.at)
         while not smoothed.pareto_k <= smoothed.threshold and to - self.at > 2 * shortest:
@@ -258,7 +258,7 @@ class _Walk:
             self.options.moves,
             path,
             self.thetas,
-            most=self.options.most_moves,
+            most=self.options.max_moves,
             enough=self.options.correlation if ended else ON_THE_WAY,
         )
         passes = 1 if ended else 2 if self.maps is not None else 1 + self.removal.n_rows / self.model.n_rows
@@ -318,7 +318,7 @@ class _Walk:
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )
-        dear = self.cost.gradients >= self.options.most_gradients * self.n
+        dear = self.cost.gradients >= self.options.max_gradients * self.n
         flaw, advice = _flaw(diagnostics, self.at, self.unsettled, dear)
         evidence = Evidence(
             ess=parameter_ess(erased, diagnostics.ancestors),
@@ -356,12 +356,12 @@ def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, dear:
     if last.acceptance < LEAST_ACCEPTANCE:
         return (
             f"only {last.acceptance:.0%} of the moves were accepted",
-            "use another parametrisation (non-centred), NUTS() moves, or refit.",
+            "use another parametrisation (non-centred), NUTSMoves(), or refit.",
         )
     if last.correlation > MOST_CORRELATION:
         return (
             f"after {last.moves} moves the draws still remember where they were (correlation {last.correlation:.2f})",
-            "allow more moves (most_moves), use another parametrisation, or refit.",
+            "allow more moves (max_moves), use another parametrisation, or refit.",
         )
     if unsettled > MOST_UNSETTLED:
         return (
@@ -378,7 +378,7 @@ def _judge(diagnostics: RejuvenateDiagnostics, flaw: str, advice: str) -> Result
         return Result(
             False,
             f"a stage's weights rest on a few draws (k̂ {diagnostics.pareto_k:.2f}, above {diagnostics.threshold:.2f}).",
-            "keep more of the draws at each stage (ess=0.8), use more draws, or refit.",
+            "keep more of the draws at each stage (ess_share=0.8), use more draws, or refit.",
         )
     return Result(True, f"{len(diagnostics.stages)} stage(s), {diagnostics.unique_ancestors} ancestors, moves mixed.")
 

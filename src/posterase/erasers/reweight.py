@@ -68,7 +68,7 @@ class Reweight(Eraser):
             weighed,
             parameter_ess(weighted),
             Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
-            resembles=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
+            log_weights_at=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
             moved=draws,
         )
         returned = weighted if ancestors is None else weighted.take(ancestors)

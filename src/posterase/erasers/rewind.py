@@ -60,9 +60,9 @@ class Rewind(RoundsEraser):
         Share of the last step that the next one repeats.
     batch
         Rows a step.
-    every
+    round_steps
         Steps a round.
-    control
+    control_rows
         Kept rows that the objective is looked at on, after every round; where there are fewer, all.
     loss_limit
         A round is refused where it has made the loss on the control rows higher by this share of what it was (or of one
@@ -75,8 +75,8 @@ class Rewind(RoundsEraser):
     rate: Number = 0.02
     momentum: Number = 0.9
     batch: int = eqx.field(default=128, static=True)
-    every: int = eqx.field(default=EVERY, static=True)
-    control: int = eqx.field(default=512, static=True)
+    round_steps: int = eqx.field(default=EVERY, static=True)
+    control_rows: int = eqx.field(default=512, static=True)
     loss_limit: Number = 0.5
     gradients_a_step: ClassVar[int] = 1
 

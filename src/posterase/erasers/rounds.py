@@ -109,14 +109,14 @@ class RoundsEraser(Eraser):
     rate: eqx.AbstractVar[Number]
     momentum: eqx.AbstractVar[Number]
     batch: eqx.AbstractVar[int]
-    every: eqx.AbstractVar[int]
-    control: eqx.AbstractVar[int]
+    round_steps: eqx.AbstractVar[int]
+    control_rows: eqx.AbstractVar[int]
     loss_limit: eqx.AbstractVar[Number]
     gradients_a_step: ClassVar[int]
     """Of a batch."""
 
     def __check_init__(self) -> None:
-        for name in ("steps", "batch", "every", "control"):
+        for name in ("steps", "batch", "round_steps", "control_rows"):
             whole_number(name, getattr(self, name), 1)
         if not is_known(self.rate, self.momentum, self.loss_limit):
             return
@@ -155,7 +155,7 @@ class RoundsEraser(Eraser):
         kept = model.without(removal)
         check_batch(kept, self.batch)
         ends, starts = jax.vmap(model.unconstrain)(draws.flat()), self.starts_of(model, draws)
-        n, control = draws.n_chains * draws.n_draws, min(self.control, kept.n_rows)
+        n, control = draws.n_chains * draws.n_draws, min(self.control_rows, kept.n_rows)
         size = batch_size(self.gradients_a_step * kept.elements(self.batch), n)
         settings = numbers_as_arrays(self)
         pieces = []
@@ -169,24 +169,24 @@ class RoundsEraser(Eraser):
         moved = replaced(draws, params, draws.log_weights, "steps on the kept rows")
         rounds, refused = np.asarray(chains.rounds), np.asarray(chains.refused)
         diagnostics = RoundsDiagnostics(
-            steps=self.every * (rounds - refused),
+            steps=self.round_steps * (rounds - refused),
             refused=refused,
             settled=np.asarray(chains.settled),
             rise=np.asarray(chains.rise, float),
             loss=np.stack([np.asarray(chains.loss_before, float), np.asarray(chains.loss, float)], axis=1),
         )
         in_gradients, in_densities = self.extra_cost(removal.n_rows, control)
-        gradients = self.gradients_a_step * self.every * rounds.sum() * self.batch + n * in_gradients
+        gradients = self.gradients_a_step * self.round_steps * rounds.sum() * self.batch + n * in_gradients
         cost = Cost(
             gradients=float(gradients) / kept.n_rows,
             densities=float(rounds.sum() * control + n * in_densities) / kept.n_rows,
-            sequential=int(rounds.max()) * self.every,
+            sequential=int(rounds.max()) * self.round_steps,
         )
         evidence = Evidence(
             ess=parameter_ess(moved) if moved.n_draws > 1 else dict.fromkeys(moved.names, float(moved.n_chains)),
             cost=cost,
             flaw=UNMEASURED,
-            advice="compare it with refits (posterase.match).",
+            advice="compare it with refits (posterase.match_refits).",
         )
         return Erased(moved, self.verdict(diagnostics), diagnostics, evidence)
 
@@ -273,13 +273,13 @@ def _one(
         velocity = jax.tree.map(lambda v, g: (eraser.momentum * v + step_size * g).astype(v.dtype), velocity, slope)
         return (jax.tree.map(jnp.add, theta, velocity), velocity), None
 
-    budget = -(-eraser.steps // eraser.every)
+    budget = -(-eraser.steps // eraser.round_steps)
 
     def round_(chain: Chain) -> Chain:
-        at = chain.rounds * eraser.every + jnp.arange(eraser.every)
-        falling = 0.5 * (1 + jnp.cos(jnp.pi * at / (budget * eraser.every)))
+        at = chain.rounds * eraser.round_steps + jnp.arange(eraser.round_steps)
+        falling = 0.5 * (1 + jnp.cos(jnp.pi * at / (budget * eraser.round_steps)))
         step_sizes = chain.scale * falling * eraser.rate / rows.n
-        keys = jax.random.split(jax.random.fold_in(for_steps, chain.rounds), eraser.every)
+        keys = jax.random.split(jax.random.fold_in(for_steps, chain.rounds), eraser.round_steps)
         (theta, velocity), _ = jax.lax.scan(step, (chain.theta, chain.velocity), (keys, step_sizes))
         value, loss = look(theta)
         rise = value - level - _inner(drift, jax.tree.map(jnp.subtract, theta, begin))

@@ -114,7 +114,7 @@ class Transport(Eraser):
             transported.weighed,
             ess,
             transported.fitted.cost,
-            resembles=transported.log_weights_at,
+            log_weights_at=transported.log_weights_at,
             moved=draws.replace(params, draws.log_weights),
         )
         return Erased(moved, _judge(diagnostics), diagnostics, evidence)

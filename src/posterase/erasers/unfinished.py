@@ -63,9 +63,9 @@ class ContinueUnfinished(RoundsEraser):
         Share that is taken off of the chain's drift (N′/N) ∇full(θ₀): 1, all of it; 0, none, and it just trains on.
     batch
         Rows a step.
-    every
+    round_steps
         Steps a round.
-    control
+    control_rows
         Kept rows that the objective is looked at on, after every round; where there are fewer, all.
     tolerance
         A chain is done where two rounds in turn bring less than this share of the whole rise each. None: when the
@@ -80,8 +80,8 @@ class ContinueUnfinished(RoundsEraser):
     momentum: Number = 0.9
     corrected: Number = 1.0
     batch: int = eqx.field(default=128, static=True)
-    every: int = eqx.field(default=25, static=True)
-    control: int = eqx.field(default=512, static=True)
+    round_steps: int = eqx.field(default=25, static=True)
+    control_rows: int = eqx.field(default=512, static=True)
     tolerance: Number | None = 0.005
     loss_limit: Number = 0.5
     gradients_a_step: ClassVar[int] = 2

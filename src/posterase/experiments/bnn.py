@@ -46,9 +46,9 @@ from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.stages import Stage, Stages
 from posterase.model import Model, Removal
-from posterase.sampling.sample import sample, start
+from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import NoiseFree, Sampler, State
-from posterase.sampling.schedules import Polynomial
+from posterase.sampling.schedules import PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
 
@@ -285,7 +285,7 @@ def as_rows(images: datasets.Images, rows: int | None, size: int) -> dict[str, S
 
 def make_sampler(settings: Settings, n_rows: int) -> Sampler:
     """The paper's sampler, for so many rows."""
-    schedule = Polynomial(settings.rate / n_rows, 0.0, settings.decay)
+    schedule = PolynomialSteps(settings.rate / n_rows, 0.0, settings.decay)
     climb = NoiseFree(settings.noise_free_steps, settings.rate / n_rows, settings.momentum)
     if settings.sampler == "sgld":
         return SGLD(schedule, batch=settings.batch, noise_free=climb)
@@ -323,9 +323,9 @@ def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     prior = networks.NormalPrior(settings.prior_sd if settings.pretraining_prior else float("inf"))
     model = Model(prior, networks.LogLikelihood(network), train)
     climb = NoiseFree(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
-    sampler = SGLD(Polynomial(1.0 / model.n_rows), batch=settings.batch, noise_free=climb)
+    sampler = SGLD(PolynomialSteps(1.0 / model.n_rows), batch=settings.batch, noise_free=climb)
     initial = initial_weights(network, for_init, settings.chains)
-    state = start(for_steps, model, sampler, initial)
+    state = start_chains(for_steps, model, sampler, initial)
     trained = advance(model, sampler, state, settings.pretraining_steps, named(report, "pre-training")).theta
     if classes == 10:
         return trained
@@ -338,7 +338,7 @@ def train(problem: Problem, model: Model, initial: PyTree, seed: int, clock: Clo
     settings = problem.settings
     sampler = make_sampler(settings, model.n_rows)
     key = jax.random.fold_in(jax.random.key(settings.seed), seed)
-    state = advance(model, sampler, start(key, model, sampler, initial), settings.steps, clock)
+    state = advance(model, sampler, start_chains(key, model, sampler, initial), settings.steps, clock)
     return Arm(state, model, sampler, {"seconds": settings.steps * clock.seconds()})
 
 
@@ -365,7 +365,7 @@ def paper(problem: Problem, origin: Arm, clock: Clock, *, shift: bool) -> Arm:
         scale=settings.scale,
         batch=settings.hvp_batch,
         along="full",
-        step_size="rescaled",
+        rescale_steps=True,
         shift=shift,
         diverged_above=settings.diverged_above,
     )
@@ -444,8 +444,8 @@ def continue_on(problem: Problem, origin: Arm, eraser: RoundsEraser) -> Arm:
 
 def _first(removal: Removal, rows: int) -> Removal:
     """The first rows of a removal, padded to the size of all, so that nothing is compiled for them."""
-    counted = jnp.arange(len(removal.rows)) < rows
-    return Removal(rows=jnp.where(counted, removal.rows, removal.rows[0]), counted=counted)
+    counted = jnp.arange(len(removal.padded_ids)) < rows
+    return Removal(padded_ids=jnp.where(counted, removal.padded_ids, removal.padded_ids[0]), counted=counted)
 
 
 def corrected_eraser(settings: Settings) -> ContinueUnfinished:
@@ -470,10 +470,10 @@ def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
 
 def steps_within(settings: Settings, eraser: RoundsEraser) -> int:
     """Whole rounds; passes over removed and control rows come out of it too, a value at a third of a gradient."""
-    before, looks = eraser.extra_cost(settings.removed, eraser.control)
+    before, looks = eraser.extra_cost(settings.removed, eraser.control_rows)
     budget = settings.budget * settings.steps * settings.batch - before - looks / 3
-    a_round = eraser.gradients_a_step * eraser.every * settings.batch + eraser.control / 3
-    return max(1, int(budget / a_round)) * eraser.every
+    a_round = eraser.gradients_a_step * eraser.round_steps * settings.batch + eraser.control_rows / 3
+    return max(1, int(budget / a_round)) * eraser.round_steps
 
 
 def importance_sample(problem: Problem, origin: Arm) -> Arm:
@@ -648,7 +648,7 @@ def seconds_a_gradient(settings: Settings) -> float:
     model = Model(networks.NormalPrior(settings.prior_sd), networks.LogLikelihood(network), images)
     sampler = make_sampler(settings, model.n_rows)
     initial = initial_weights(network, jax.random.key(0), settings.chains)
-    state = start(0, model, sampler, initial)
+    state = start_chains(0, model, sampler, initial)
     clock = Clock(lambda *_: None)
     for done in (10, 20, 30):
         state = sample(model, sampler, state, 1, thin=10).state
@@ -667,7 +667,7 @@ def _retraining(at: int) -> str:
 
 
 def _step_scale(sampler: Sampler) -> float:
-    assert isinstance(sampler.schedule, Polynomial)
+    assert isinstance(sampler.schedule, PolynomialSteps)
     return float(sampler.schedule.a)
 
 

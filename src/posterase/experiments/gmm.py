@@ -33,9 +33,9 @@ from posterase.draws import Draws
 from posterase.erasers.live_influence_shift import LiveErased, LiveInfluenceShift
 from posterase.experiments.clock import Clock, Report, named
 from posterase.model import Model
-from posterase.sampling.sample import Sampled, sample, start
+from posterase.sampling.sample import Sampled, sample, start_chains
 from posterase.sampling.sampler import Sampler
-from posterase.sampling.schedules import Polynomial
+from posterase.sampling.schedules import PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
 
@@ -117,7 +117,7 @@ class Outcome(NamedTuple):
     comparisons: list[Comparison]
     last_term: float
     """Largest ratio of the series' last term to its first, over all requests and chains: below 1 it converged."""
-    listed: list[str]
+    still_there: list[str]
     """Sampler state that saw the removed points and is still there."""
     seconds: dict[str, float]
     """A retraining and a request, all chains together, without compilation."""
@@ -178,7 +178,7 @@ def make_model(settings: Settings, points: Points) -> Model:
 
 def make_sampler(settings: Settings, n_rows: int) -> Sampler:
     """The paper's sampler, with step sizes 4 · t^−0.5005 / N."""
-    schedule = Polynomial(settings.step_scale / n_rows, 0.0, settings.step_decay)
+    schedule = PolynomialSteps(settings.step_scale / n_rows, 0.0, settings.step_decay)
     if settings.sampler == "sgld":
         return SGLD(schedule, batch=settings.batch)
     return SGHMC(schedule, friction=settings.friction, batch=settings.batch)
@@ -192,7 +192,7 @@ def make_eraser(settings: Settings) -> LiveInfluenceShift:
         samples=settings.monte_carlo,
         batch=settings.hvp_batch,
         along=settings.along,
-        step_size=settings.request_step,
+        rescale_steps=settings.request_step == "rescaled",
     )
 
 
@@ -232,7 +232,9 @@ def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     comparisons = [compare(name, each, matched["target"]) for name, each in matched.items() if name != "target"]
     steps = settings.iterations // settings.thin
     seconds = {"retraining": steps * retraining.seconds(), "a request": erasing.seconds()}
-    return Outcome(settings, points, matched, comparisons, float(erased.last_term.max()), list(erased.listed), seconds)
+    return Outcome(
+        settings, points, matched, comparisons, float(erased.last_term.max()), list(erased.still_there), seconds
+    )
 
 
 def to_dict(outcome: Outcome) -> dict[str, object]:
@@ -245,7 +247,7 @@ def to_dict(outcome: Outcome) -> dict[str, object]:
         },
         "mean_centres": {name: np.mean(each.params, axis=(0, 1)).tolist() for name, each in outcome.draws.items()},
         "largest_last_term": outcome.last_term,
-        "not_erased": outcome.listed,
+        "not_erased": outcome.still_there,
     }
 
 
@@ -280,7 +282,7 @@ def _train(
     report: Callable[[int, int], None],
 ) -> Sampled:
     """All chains from the same point; the last states of each, thinned, are its draws."""
-    state = start(key, model, sampler, np.broadcast_to(initial, (settings.chains, *initial.shape)))
+    state = start_chains(key, model, sampler, np.broadcast_to(initial, (settings.chains, *initial.shape)))
     steps = settings.iterations // settings.thin
     sampled = sample(model, sampler, state, steps, thin=settings.thin, report=report, piece=PIECE)
     return Sampled(Draws(sampled.draws.params[:, -settings.draws :]), sampled.state)

@@ -341,7 +341,7 @@ def apart(draws: Draws, refits: Sequence[Draws]) -> Apart:
     told_apart = [two_sample(seed, draws, each) for seed, each in enumerate(refits)]
     floor_apart = two_sample(0, *refits)
     accuracy, error = (float(np.mean([getattr(e, what) for e in told_apart])) for what in ("accuracy", "error"))
-    chance = float(np.mean([each.chance for each in found]))
+    chance = float(np.mean([each.mean_chance for each in found]))
     limits = max(floor.mean, 2 * chance), max(floor.log_sd, 2 * chance), floor_apart.accuracy + SURE * error
     wrong = any(value > limit for value, limit in zip((mean, log_sd, accuracy), limits, strict=True))
     return Apart(mean, log_sd, accuracy, error, chance, (floor.mean, floor.log_sd, floor_apart.accuracy), wrong)

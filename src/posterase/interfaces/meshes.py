@@ -33,9 +33,9 @@ def mesh_of(name: str | None) -> Mesh | None:
     """The mesh that is meant, once the other processes of the run have been found; None where none is."""
     if name is None:
         return None
-    from posterase.devices import join, mesh
+    from posterase.devices import join_processes, mesh
 
-    join()
+    join_processes()
     shape = SHAPE.fullmatch(name)
     return mesh() if shape is None else mesh(chains=int(shape[1]), rows=int(shape[2]))
 

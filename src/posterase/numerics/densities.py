@@ -108,9 +108,9 @@ def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray
     values, wide = in_float64(run, "the model's density")
     if not wide and isinstance(density.model, MaskedModel):
         raise PrecisionError(
-            "log_density cannot be called on float64 parameters, and float32 is too coarse for weights: they would be "
+            "log_joint cannot be called on float64 parameters, and float32 is too coarse for weights: they would be "
             "the difference of two large float32 sums.",
-            "write log_density so that it takes the precision of its arguments, with jax arrays for constants.",
+            "write log_joint so that it takes the precision of its arguments, with jax arrays for constants.",
         )
     return np.asarray(values, np.float64)
 

@@ -1,8 +1,8 @@
 """Moves: Markov kernels that leave a density invariant, applied to many particles side by side.
 
-A kernel is an object with its settings: `MALA()`, `HMC()`, `NUTS()`, all through blackjax, all preconditioned by the
-particles' covariance. In such units a trajectory of length π/2 takes a Gaussian to an independent draw; `HMC` cuts it
-into as few leapfrog steps as the acceptance rate allows. `MALA` is one leapfrog step.
+A kernel is an object with its settings: `MALAMoves()`, `HMCMoves()`, `NUTSMoves()`, all through blackjax, all
+preconditioned by the particles' covariance. In such units a trajectory of length π/2 takes a Gaussian to an independent
+draw; `HMCMoves` cuts it into as few leapfrog steps as the acceptance rate allows. `MALAMoves` is one leapfrog step.
 
 Particles come in two halves. What a kernel is tuned on, covariance and step size, is taken from the other half, and the
 trial moves that it takes are thrown away: so the moves do not depend on the particles that they move, and leave the
@@ -59,7 +59,7 @@ class Setting(NamedTuple):
 class Moves(eqx.Module):
     """A kernel and its settings."""
 
-    acceptance: eqx.AbstractVar[float]
+    target_acceptance: eqx.AbstractVar[float]
     """The acceptance rate that a step size must reach."""
 
     @abc.abstractmethod
@@ -67,20 +67,20 @@ class Moves(eqx.Module):
         """Settings to try, from bold to timid."""
 
     @abc.abstractmethod
-    def kernel(
+    def move_one(
         self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
     ) -> tuple[Any, Float[Array, ""], Array]:
         """One move of one particle: its new state, the acceptance rate, gradients taken."""
 
     def __check_init__(self) -> None:
-        if not 0 < self.acceptance < 1:
-            raise InvalidOptionError(f"acceptance is {self.acceptance}.", "use a number between 0 and 1.")
+        if not 0 < self.target_acceptance < 1:
+            raise InvalidOptionError(f"target_acceptance is {self.target_acceptance}.", "use a number between 0 and 1.")
 
 
 class LeapfrogMoves(Moves):
     """Kernels that propose the end of a trajectory of leapfrog steps."""
 
-    def kernel(
+    def move_one(
         self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
     ) -> tuple[Any, Float[Array, ""], Array]:
         from blackjax.mcmc import hmc  # here, since blackjax takes a while to import
@@ -89,47 +89,47 @@ class LeapfrogMoves(Moves):
         return state, info.acceptance_rate, leapfrogs
 
 
-class HMC(LeapfrogMoves):
+class HMCMoves(LeapfrogMoves):
     """Hamiltonian Monte Carlo with trajectories of length π/2 in units of the particles' spread."""
 
-    acceptance: float = eqx.field(default=0.7, static=True)
-    most_leapfrogs: int = eqx.field(default=64, static=True)
+    target_acceptance: float = eqx.field(default=0.7, static=True)
+    max_leapfrogs: int = eqx.field(default=64, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("most_leapfrogs", self.most_leapfrogs, 1)
+        whole_number("max_leapfrogs", self.max_leapfrogs, 1)
 
     def settings(self, d: int) -> list[Setting]:
-        counts = [n for n in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if n <= self.most_leapfrogs] or [1]
+        counts = [n for n in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if n <= self.max_leapfrogs] or [1]
         return [Setting(float(np.pi / 2 / n), n) for n in counts]
 
 
-class MALA(LeapfrogMoves):
+class MALAMoves(LeapfrogMoves):
     """The Metropolis-adjusted Langevin algorithm: a single leapfrog step."""
 
-    acceptance: float = eqx.field(default=0.55, static=True)
+    target_acceptance: float = eqx.field(default=0.55, static=True)
 
     def settings(self, d: int) -> list[Setting]:
         return [Setting(float(2 * 0.75**i), 1) for i in range(24)]
 
 
-class NUTS(Moves):
+class NUTSMoves(Moves):
     """The No-U-Turn sampler, which chooses the length of each trajectory itself."""
 
-    acceptance: float = eqx.field(default=0.75, static=True)
-    most_doublings: int = eqx.field(default=6, static=True)
+    target_acceptance: float = eqx.field(default=0.75, static=True)
+    max_doublings: int = eqx.field(default=6, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("most_doublings", self.most_doublings, 1)
+        whole_number("max_doublings", self.max_doublings, 1)
 
     def settings(self, d: int) -> list[Setting]:
         return [Setting(float(np.pi / 2 * 0.75**i), 1) for i in range(20)]
 
-    def kernel(
+    def move_one(
         self, key: Key[Array, ""], state: Any, path: Path, step: Array, inverse_mass: Array, leapfrogs: Array
     ) -> tuple[Any, Float[Array, ""], Array]:
         from blackjax.mcmc import nuts
 
-        state, info = nuts.build_kernel()(key, state, path, step, inverse_mass, self.most_doublings)
+        state, info = nuts.build_kernel()(key, state, path, step, inverse_mass, self.max_doublings)
         return state, info.acceptance_rate, info.num_integration_steps
 
 
@@ -207,7 +207,7 @@ def _move(
             return None
         gradients, waited = gradients + float((taken + 1).sum()), waited + int(taken.max()) + 1
         for half in range(halves):
-            if chosen[half] is None and rates[half] >= kernel.acceptance:
+            if chosen[half] is None and rates[half] >= kernel.target_acceptance:
                 chosen[half] = setting
         if all(one is not None for one in chosen):
             break
@@ -303,7 +303,7 @@ def _one_move(
         def particle(path: Path, key: Any, state: Any, step: Array, leapfrogs: Array, inverse_mass: Array) -> Any:
             for_jitter, for_move = jax.random.split(key)
             jittered = step * jax.random.uniform(for_jitter, (), step.dtype, 1 - JITTER, 1 + JITTER)
-            return kernel.kernel(for_move, state, path, jittered, inverse_mass, leapfrogs)
+            return kernel.move_one(for_move, state, path, jittered, inverse_mass, leapfrogs)
 
         states, rates, taken = _particles(path, particle, (keys, states), (step, leapfrogs, inverse_mass))
         return states, rates, jnp.broadcast_to(taken, rates.shape)

@@ -15,9 +15,9 @@ The curvatures that v excites, and their shares of it, are read off a few Lanczo
 
 **Preconditioners.** CG needs about √κ · ½ log(2/rtol) steps, κ the ratio of the largest to the smallest curvature, and
 one step more for every curvature that stands out. So H is solved in units of the parameters' scales, where a posterior
-that has no correlations is the identity (`Diagonal`), and with its largest curvatures there made equal (`Nystrom`;
-Frangella, Tropp, Udell 2023, Randomized Nyström preconditioning, SIAM Journal on Matrix Analysis 44). With S the
-scales, A = SHS, and Ω of r random orthonormal columns,
+that has no correlations is the identity (`DiagonalPreconditioner`), and with its largest curvatures there made equal
+(`NystromPreconditioner`; Frangella, Tropp, Udell 2023, Randomized Nyström preconditioning, SIAM Journal on Matrix
+Analysis 44). With S the scales, A = SHS, and Ω of r random orthonormal columns,
 
     A ≈ AΩ (ΩᵀAΩ)⁻¹ ΩᵀA = U Λ Uᵀ        (r products),        M⁻¹ = I + U (λᵣ Λ⁻¹ − I) Uᵀ
 
@@ -80,7 +80,7 @@ class Solved(NamedTuple):
     """v − H x."""
     relative_residual: Float[Array, ""]
     """|v − H x| / |v|, in the norm of the preconditioner where there is one."""
-    steps: ArrayLike
+    products: ArrayLike
     """Products H v made, or 0 where H was a matrix."""
     iterations: ArrayLike
     """Steps of conjugate gradients, or terms of a series; 0 where H was a matrix."""
@@ -123,21 +123,21 @@ class Preconditioner(eqx.Module):
         return 0
 
 
-class Unscaled(Preconditioner):
+class NoPreconditioner(Preconditioner):
     """None: conjugate gradients on H as it is."""
 
     def prepare(self, mv: Product, scales: Float[Array, " d"]) -> Product:
         return lambda vector: vector / scales**2  # in units of the scales H itself looks so
 
 
-class Diagonal(Preconditioner):
+class DiagonalPreconditioner(Preconditioner):
     """The draws' variances."""
 
     def prepare(self, mv: Product, scales: Float[Array, " d"]) -> Product:
         return lambda vector: vector
 
 
-class Nystrom(Preconditioner):
+class NystromPreconditioner(Preconditioner):
     """The draws' variances, and in their units the `rank` largest curvatures, found by as many products H v."""
 
     rank: int = eqx.field(default=16, static=True)
@@ -169,18 +169,23 @@ class CG(Solver):
     rtol, atol, max_steps
         When to end.
     preconditioner
-        `Diagonal()`, the draws' variances; `Nystrom(rank=…)`, which pays where several curvatures stand out and steps
-        must be few; `Unscaled()` for none.
+        `DiagonalPreconditioner()`, the draws' variances; `NystromPreconditioner(rank=…)`, which pays where several
+        curvatures stand out and steps must be few; `NoPreconditioner()` for none.
     """
 
     rtol: Number = 1e-5
     atol: Number = 0.0
     max_steps: int = eqx.field(default=500, static=True)
-    preconditioner: Preconditioner = Diagonal()
+    preconditioner: Preconditioner = DiagonalPreconditioner()
 
     def __check_init__(self) -> None:
         whole_number("max_steps", self.max_steps, 1)
-        is_a(self.preconditioner, Preconditioner, "preconditioner", "use Diagonal(), Nystrom(rank=…) or Unscaled().")
+        is_a(
+            self.preconditioner,
+            Preconditioner,
+            "preconditioner",
+            "use DiagonalPreconditioner(), NystromPreconditioner(rank=…) or NoPreconditioner().",
+        )
         if is_known(self.rtol, self.atol) and not (self.rtol >= 0 and self.atol >= 0 and self.rtol + self.atol > 0):
             raise InvalidOptionError(
                 f"CG cannot run with rtol={self.rtol}, atol={self.atol}.",

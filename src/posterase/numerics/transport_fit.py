@@ -429,7 +429,7 @@ def _low_rank(
 
     basis, _ = jax.lax.scan(power, jnp.linalg.qr(directions)[0], length=POWER_STEPS)
     losses, vectors = jnp.linalg.eigh(basis.T @ products(basis))
-    return -solved.value, losses, basis @ vectors, jnp.asarray(solved.steps), solved.relative_residual
+    return -solved.value, losses, basis @ vectors, jnp.asarray(solved.products), solved.relative_residual
 
 
 def _definite(kept: Float[np.ndarray, "2 d d"], full: Float[np.ndarray, "2 d d"]) -> Float[np.ndarray, "2 d d"]:

@@ -25,7 +25,7 @@ LEAST_CURVATURE = 1e-6
 """As a share of the largest diagonal element: a pivot that is smaller, or negative, is taken for this."""
 
 
-class LaplaceSampler(eqx.Module):
+class LaplaceFit(eqx.Module):
     """`sampler(key, present)` → one draw of the posterior of the rows where the mask is true.
 
     Parameters
@@ -36,7 +36,7 @@ class LaplaceSampler(eqx.Module):
         Parameters of one draw, where Newton's method starts.
     newton_steps
         How many steps to the mode.
-    moves
+    langevin_steps
         How many Metropolis-adjusted steps from the Gaussian draw.
     """
 
@@ -44,15 +44,15 @@ class LaplaceSampler(eqx.Module):
     start: Float[Array, " d"]
     like: PyTree
     newton_steps: int = eqx.field(static=True)
-    moves: int = eqx.field(static=True)
+    langevin_steps: int = eqx.field(static=True)
 
-    def __init__(self, model: AbstractModel, params: PyTree, *, newton_steps: int = 15, moves: int = 30):
+    def __init__(self, model: AbstractModel, params: PyTree, *, newton_steps: int = 15, langevin_steps: int = 30):
         whole_number("newton_steps", newton_steps, 1)
-        whole_number("moves", moves, 0)
+        whole_number("langevin_steps", langevin_steps, 0)
         self.model = model
         self.like = model.unconstrain(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), widest_float()), params))
         self.start = ravel_pytree(self.like)[0]
-        self.newton_steps, self.moves = newton_steps, moves
+        self.newton_steps, self.langevin_steps = newton_steps, langevin_steps
 
     def log_density(self, theta: Float[Array, " d"], present: Bool[Array, " rows"]) -> Float[Array, ""]:
         """log prior plus log-likelihood of the rows of the mask, at raveled unconstrained parameters."""
@@ -105,7 +105,7 @@ class LaplaceSampler(eqx.Module):
             ), None
 
         theta = mode + root @ jax.random.normal(first, mode.shape, mode.dtype)
-        (theta, _, _), _ = jax.lax.scan(move, (theta, *slope(theta)), jax.random.split(later, self.moves))
+        (theta, _, _), _ = jax.lax.scan(move, (theta, *slope(theta)), jax.random.split(later, self.langevin_steps))
         return self.model.constrain(ravel_pytree(self.like)[1](theta))
 
 

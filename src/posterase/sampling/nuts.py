@@ -27,7 +27,7 @@ from posterase.model import AbstractModel
 from posterase.precision import all_digits, cast_floats, widest_float
 from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
-from posterase.streams import told
+from posterase.streams import raises_read_errors
 
 PIECES = 10
 
@@ -63,7 +63,7 @@ class NutsSampled(NamedTuple):
 
 
 @programs_kept()
-@told
+@raises_read_errors
 def nuts(
     key: Key[Array, ""] | int,
     model: AbstractModel,

@@ -23,10 +23,10 @@ from posterase.model import AbstractModel
 from posterase.parameters import parameter_names
 from posterase.precision import numbers_as_arrays
 from posterase.sampling.sampler import Sampler, State
-from posterase.streams import Stream, told
+from posterase.streams import Stream, raises_read_errors
 
 
-@told
+@raises_read_errors
 def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel, sampler: Sampler) -> Path:
     """Write the state of a run. The file appears whole or not at all."""
     plain = state._replace(key=jax.random.key_data(state.key))
@@ -37,7 +37,7 @@ def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel,
     return Path(path)
 
 
-@told
+@raises_read_errors
 def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, sampler: Sampler) -> State:
     """Read the state of this very run; `like` is a state of it (what `start` gives), for the structure."""
     try:

@@ -24,7 +24,7 @@ from posterase.precision import numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sampler import Sampler, State
 from posterase.sampling.vectors import of_vector, running, standing
-from posterase.streams import told
+from posterase.streams import raises_read_errors
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -38,7 +38,7 @@ class Sampled(NamedTuple):
 
 
 @programs_kept()
-def start(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
+def start_chains(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
     is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
     points = initial_points(initial)
@@ -59,7 +59,7 @@ def initial_points(initial: PyTree) -> Draws:
 
 
 @programs_kept()
-@told
+@raises_read_errors
 def sample(
     model: AbstractModel,
     sampler: Sampler,
@@ -173,6 +173,8 @@ def check_diverged(state: State) -> None:
 def check_state(model: AbstractModel, state: State) -> None:
     """The state is one of chains of this model."""
     if not isinstance(state, State):
-        raise DrawsShapeError(f"state is a {type(state).__name__}.", "make one: start(key, model, sampler, initial).")
+        raise DrawsShapeError(
+            f"state is a {type(state).__name__}.", "make one: start_chains(key, model, sampler, initial)."
+        )
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), state.theta)
     model.check_functions(one if not model.transforms else jax.eval_shape(model.constrain, one))

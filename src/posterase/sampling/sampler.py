@@ -43,7 +43,7 @@ class State(NamedTuple):
     """The first step after which theta was not finite; 0 where there was none."""
 
 
-class Streams(NamedTuple):
+class StepKeys(NamedTuple):
     """The keys of one step, one for each thing that is random. This function of chain and step owns them all."""
 
     batch: Key[Array, ""]
@@ -54,9 +54,9 @@ class Streams(NamedTuple):
     """For the rows that a Hessian-vector product sees at the state the step ended in."""
 
 
-def streams(key: Key[Array, ""], t: Int[Array, ""]) -> Streams:
+def step_keys(key: Key[Array, ""], t: Int[Array, ""]) -> StepKeys:
     """The keys of step t of a chain."""
-    return Streams(*jax.random.split(jax.random.fold_in(key, t), 4))
+    return StepKeys(*jax.random.split(jax.random.fold_in(key, t), 4))
 
 
 class NoiseFree(eqx.Module):
@@ -99,7 +99,7 @@ class Sampler(eqx.Module):
         """Parameters and velocity after one step; `ascent` is ∇ of the log density, `noise` standard normal."""
 
     def __check_init__(self) -> None:
-        is_a(self.schedule, Schedule, "schedule", "use Polynomial(a, b, r) or Constant(step_size).")
+        is_a(self.schedule, Schedule, "schedule", "use PolynomialSteps(a, b, r) or ConstantSteps(step_size).")
 
     def init(self, key: Key[Array, ""], theta: PyTree) -> State:
         """A chain that has taken no step."""
@@ -108,7 +108,7 @@ class Sampler(eqx.Module):
 
     def fresh_velocity(self, key: Key[Array, ""], theta: PyTree, t: Int[Array, ""]) -> PyTree:
         """A velocity for step t that has seen no data: none while the chain climbs, else as sampling starts."""
-        drawn = self.start_velocity(streams(key, t).velocity, theta, self.step_size(t))
+        drawn = self.start_velocity(step_keys(key, t).velocity, theta, self.step_size(t))
         if self.noise_free is None:
             return drawn
         return _where(t <= self.noise_free.steps, jax.tree.map(jnp.zeros_like, drawn), drawn)
@@ -127,7 +127,7 @@ class Sampler(eqx.Module):
     def step(self, state: State, ascent_at: Callable[[Key[Array, ""], PyTree], PyTree]) -> State:
         """One step of one chain; `ascent_at(key, theta)` is ∇ of the log density, or an estimate from a mini-batch."""
         t = state.step + 1
-        keys = streams(state.key, t)
+        keys = step_keys(state.key, t)
         ascent = ascent_at(keys.batch, state.theta)
         step_size = self.step_size(t)
         velocity = state.velocity

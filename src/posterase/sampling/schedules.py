@@ -1,6 +1,6 @@
 """Step sizes η_t of stochastic-gradient samplers, t = 1, 2, 3, …
 
-    Polynomial(a, b, r):    η_t = a (b + t)^−r
+    PolynomialSteps(a, b, r):    η_t = a (b + t)^−r
 
 Draws converge to the posterior where Ση_t = ∞ (the chain can reach everywhere) and Ση_t² < ∞ (the noise of the
 mini-batches dies out): 0.5 < r ≤ 1 (Welling & Teh 2011; Section 3 of the paper). A constant step breaks the second
@@ -35,7 +35,7 @@ class Schedule(eqx.Module):
         """The same schedule, times a factor."""
 
 
-class Polynomial(Schedule):
+class PolynomialSteps(Schedule):
     """η_t = a (b + t)^−r.
 
     Parameters
@@ -69,17 +69,17 @@ class Polynomial(Schedule):
             raise ScheduleError(
                 f"with r = {r:g} the squared step sizes have an infinite sum: Ση_t² < ∞ is broken, the noise of the "
                 "mini-batches never dies out.",
-                "use 0.5 < r ≤ 1, or ask for a constant step by name: Constant(step_size).",
+                "use 0.5 < r ≤ 1, or ask for a constant step by name: ConstantSteps(step_size).",
             )
 
     def __call__(self, t: Int[Array, ""]) -> Float[Array, ""]:
         return self.a * (self.b + t) ** (-jnp.asarray(self.r, float))
 
-    def scaled(self, factor: Number) -> Polynomial:
-        return Polynomial(self.a * factor, self.b, self.r)
+    def scaled(self, factor: Number) -> PolynomialSteps:
+        return PolynomialSteps(self.a * factor, self.b, self.r)
 
 
-class Constant(Schedule):
+class ConstantSteps(Schedule):
     """η_t = step_size: samples the discretised chain, not the posterior."""
 
     step_size: Number
@@ -100,7 +100,7 @@ class Constant(Schedule):
     def __call__(self, t: Int[Array, ""]) -> Float[Array, ""]:
         return jnp.asarray(self.step_size, float)
 
-    def scaled(self, factor: Number) -> Constant:
+    def scaled(self, factor: Number) -> ConstantSteps:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DiscretisedChainWarning)
-            return Constant(self.step_size * factor)
+            return ConstantSteps(self.step_size * factor)

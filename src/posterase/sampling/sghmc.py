@@ -24,7 +24,7 @@ class SGHMC(Sampler):
     Parameters
     ----------
     schedule
-        Step sizes: `Polynomial(a, b, r)` or `Constant(step_size)`.
+        Step sizes: `PolynomialSteps(a, b, r)` or `ConstantSteps(step_size)`.
     friction
         α, above 0 and below 1: the share of the velocity that a step loses.
     batch

@@ -22,7 +22,7 @@ class SGLD(Sampler):
     Parameters
     ----------
     schedule
-        Step sizes: `Polynomial(a, b, r)` or `Constant(step_size)`.
+        Step sizes: `PolynomialSteps(a, b, r)` or `ConstantSteps(step_size)`.
     batch
         Rows a step. None: all of them.
     noise_free
