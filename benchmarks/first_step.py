@@ -21,11 +21,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from benchmarks.harness import Ratio
+from posterase.erasers.continue_unfinished import ContinueUnfinished
 from posterase.erasers.rounds import Course, Place
-from posterase.erasers.unfinished import ContinueUnfinished
 from posterase.experiments import bnn, networks
 from posterase.experiments.bnn_results import results
-from posterase.model import Model, RemovedLogLikelihood
+from posterase.log_densities import RemovedLogLikelihood
+from posterase.model import Model
 from posterase.precision import Number
 from posterase.sampling.batches import BatchDensity
 from posterase.sampling.vectors import of_vector

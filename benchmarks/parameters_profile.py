@@ -16,7 +16,7 @@ import posterase as pe
 from benchmarks.harness import Ratio, compare, once
 from benchmarks.wide import make, temporary
 from posterase.erasers.influence_shift import _shift, _standard_deviations
-from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.curvature import Curvature, gradient
 from posterase.numerics.densities import expectation, unconstrained
 from posterase.numerics.solvers import LANCZOS_STEPS, lanczos

@@ -14,12 +14,12 @@ import posterase as pe
 import posterase.model
 from benchmarks.harness import Ratio, compare
 from benchmarks.reweight import draws_of, logistic
-from posterase.columns import lagged
-from posterase.model import LogDensity
+from posterase.column_checks import lagged
+from posterase.log_densities import LogDensity
 from posterase.numerics.densities import evaluate_at
+from posterase.row_sums import _plainly, sum_rows
 from posterase.rows import table_of
 from posterase.sampling.sample import _put, _room
-from posterase.sums import _plainly, sum_rows
 
 ROWS, PARAMETERS, DRAWS, REMOVED = 100_000, 50, 256, 100
 

@@ -43,7 +43,7 @@ from benchmarks.problems import CHAINS, Problem, breast_cancer, radon_hierarchy
 from posterase.assess import moment_errors, two_sample
 from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
-from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import constrained, evaluate, evaluate_at
 from posterase.numerics.densities import unconstrained as raveled
 

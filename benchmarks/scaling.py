@@ -26,7 +26,7 @@ from benchmarks.harness import once
 from benchmarks.memory import status
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
-from posterase.model import LogDensity
+from posterase.log_densities import LogDensity
 from posterase.numerics.curvature import Curvature, gradients
 from posterase.numerics.densities import evaluate_at
 from posterase.numerics.weights import smooth

@@ -44,7 +44,7 @@ from benchmarks.problems import Problem, breast_cancer, radon_hierarchy
 from benchmarks.sides_page import UNTOUCHED, Found, Mode, at_the_floor, keep
 from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
-from posterase.model import LogDensity
+from posterase.log_densities import LogDensity
 from posterase.numerics.densities import constrained, evaluate
 from posterase.numerics.densities import unconstrained as raveled
 

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 import posterase as pe
 from posterase.erasers.influence_shift import _shift
-from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import _evaluate, _evaluate_at, unconstrained
 from posterase.numerics.transport_fit import RANK, _low_rank
 from posterase.precision import numbers_as_arrays

@@ -151,8 +151,8 @@ def talk(mesh) -> dict[str, list]:
     import jax.numpy as jnp
 
     import posterase.model
-    from posterase import devices, sums
-    from posterase.model import LogDensity
+    from posterase import devices, row_sums
+    from posterase.log_densities import LogDensity
 
     model, _ = problem(rows=300_000)
 
@@ -178,7 +178,7 @@ def talk(mesh) -> dict[str, list]:
             return jax.lax.with_sharding_constraint(folded, jax.sharding.PartitionSpec("rows"))
 
         own = jax.tree.map(cut, (blocks.data, blocks.counted))
-        return jax.vmap(lambda part: sums._plainly(params, term, sums.Blocks(*part, blocks.size)))(own).sum()
+        return jax.vmap(lambda part: row_sums._plainly(params, term, row_sums.Blocks(*part, blocks.size)))(own).sum()
 
     found = {"gradients": places(gradients), "products": places(products)}
     jax.clear_caches()

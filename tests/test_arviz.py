@@ -12,7 +12,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
-from posterase import trees
+from posterase import tree_files
 from posterase.bridges.arviz import with_groups
 from posterase.errors import AmbiguousRowsError
 from posterase.interfaces.cli import app, main
@@ -225,7 +225,7 @@ class InferenceData:
 def test_a_piece_at_a_time_is_the_same(beta, tmp_path, monkeypatch):
     whole = pe.from_arviz(tree_of(beta))
     weights = pe.Reweight()(0, *whole, whole[0].removal(REMOVED)).draws.log_weights
-    monkeypatch.setattr(trees, "PIECE_ELEMENTS", 1000)
+    monkeypatch.setattr(tree_files, "PIECE_ELEMENTS", 1000)
     model, draws = pe.from_arviz(tree_of(beta))
     result = pe.erase(model, draws, rows=REMOVED)
     np.testing.assert_array_equal(result.draws.log_weights, weights)
@@ -379,7 +379,7 @@ def test_the_axis_can_be_named(beta):
     tree = tree_of(beta)
     wide = tree["log_likelihood"].to_dataset().expand_dims(item=2, axis=-1) / 2
     tree["log_likelihood"] = xr.DataTree(wide)
-    model, draws = pe.from_arviz(tree, rows="obs")
+    model, draws = pe.from_arviz(tree, row_dim="obs")
     whole = pe.from_arviz(tree_of(beta))
     np.testing.assert_allclose(
         model.removed_at(draws, model.removal([3])), whole[0].removed_at(whole[1], whole[0].removal([3])), rtol=1e-6

@@ -509,7 +509,7 @@ def no_parameters(y):
         (factor_of_rows, (Y,), {}, pe.errors.UnsupportedModelError, "factor 'more'"),
         (with_gaps, (X, Y), {}, pe.errors.UnsupportedModelError, "site 'y' has an obs_mask"),
         (matrix, (Y.reshape(8, 5),), {}, pe.errors.AmbiguousRowsError, "which axis is the rows"),
-        (items, (ANSWERS,), {}, pe.errors.AmbiguousRowsError, "rows='item' or rows='person'"),
+        (items, (ANSWERS,), {}, pe.errors.AmbiguousRowsError, "row_dim='item' or row_dim='person'"),
         (items, (ANSWERS,), {"rows": "people"}, pe.errors.AmbiguousRowsError, "the plates are item, person"),
         (looks_at_real_values, (X, Y), {}, pe.errors.UnsupportedModelError, "looks at the values of its data"),
         (no_parameters, (Y,), {}, pe.errors.UnsupportedModelError, "no parameters"),

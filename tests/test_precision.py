@@ -8,7 +8,7 @@ from jax.extend.core import jaxprs_in_params
 
 import posterase as pe
 from posterase.errors import CoarseRowsWarning, PrecisionError
-from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate, expectation
 from posterase.precision import numpy_as_jax
 from posterase.sampling.batches import BatchDensity

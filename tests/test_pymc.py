@@ -205,9 +205,9 @@ def test_rows_by_the_name_of_their_axis():
         difficulty = pm.Normal("difficulty", dims="item")
         answers = (np.arange(40).reshape(8, 5) % 3 == 0).astype(int)
         pm.Bernoulli("answer", logit_p=ability[:, None] - difficulty[None], observed=answers, dims=("person", "item"))
-    with pytest.raises(AmbiguousRowsError, match="rows='person' or rows='item'"):
+    with pytest.raises(AmbiguousRowsError, match="row_dim='person' or row_dim='item'"):
         pe.from_pymc(model, tree(model))
-    bridged, draws = pe.from_pymc(model, tree(model), rows="person")
+    bridged, draws = pe.from_pymc(model, tree(model), row_dim="person")
     assert bridged.program.blocks == (("person", 8),)
     assert bridged.program.row_latents == {"ability": (0, -1)}
     one = {name: leaf[0, 0] for name, leaf in draws.params.items()}

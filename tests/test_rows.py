@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import posterase as pe
-from posterase.columns import lagged
+from posterase.column_checks import lagged
 from posterase.rows import Block, RowTable, blanked
 
 COUNTY = np.array(["AITKIN", "ANOKA", "ANOKA", "BECKER", "AITKIN"])

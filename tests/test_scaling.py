@@ -17,11 +17,11 @@ from benchmarks.scaling import Curve, measured, problem
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import posterase as pe
-import posterase.columns as columns_file
+import posterase.column_checks as columns_file
 import posterase.model as model_file
 import posterase.numerics.curvature as curvature_file
-from posterase.columns import lagged
-from posterase.model import LogDensity, RemovedLogLikelihood
+from posterase.column_checks import lagged
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import _evaluate_at
 from posterase.rows import table_of
 

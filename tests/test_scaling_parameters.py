@@ -11,9 +11,9 @@ import pytest
 from benchmarks.wide import make, programs, temporary
 
 import posterase as pe
-from posterase.model import LogDensity, RemovedLogLikelihood
-from posterase.numerics.curvature import ALL_UP_TO, OF_EACH, check_informed, flat_tails
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import batch_size, held, unconstrained
+from posterase.numerics.propriety import ALL_UP_TO, OF_EACH, check_informed, flat_tails
 from posterase.numerics.weights import base_weights, element_ess
 from posterase.sampling.mixing import different_modes
 

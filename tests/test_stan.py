@@ -245,7 +245,7 @@ def test_subset_of_ones_own(program):
         assert len(data["y"]) == data["N"]
         return {**data, "N": len(rows), **{name: data[name][rows] for name in ("x", "y", "person")}}
 
-    model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, rows="N")
+    model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, n_rows="N")
     default, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)))
     removal = model.removal([0, 9])
     theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
@@ -256,7 +256,7 @@ def test_subset_of_ones_own(program):
     asked.clear()
     next_one.without(next_one.removal([2]))
     np.testing.assert_array_equal(asked[-1], [0, *range(2, 58)])  # row 2 is the second of those left
-    by_number, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, rows=60)
+    by_number, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, n_rows=60)
     assert by_number.n_rows == 60
 
 
@@ -269,7 +269,7 @@ def test_a_subset_that_edits_what_it_is_given(program):
         data["N"] = len(rows)
         return data
 
-    model, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 50)), subset=subset, rows="N")
+    model, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 50)), subset=subset, n_rows="N")
     assert unpacked(np.asarray(model.data))["N"] == 60
     assert unpacked(np.asarray(model.without(model.removal([3])).data))["N"] == 59
 
@@ -344,7 +344,7 @@ def test_data_that_are_no_numbers(bad):
 def test_data_that_the_default_subset_cannot_cut(data, rows, said):
     with pytest.raises(AmbiguousRowsError, match=said) as error:
         by_length(as_arrays(data), rows)
-    assert "rows=" in error.value.advice or "subset=" in error.value.advice or "name a whole" in error.value.advice
+    assert "n_rows=" in error.value.advice or "subset=" in error.value.advice or "name a whole" in error.value.advice
 
 
 def test_the_default_subset():
@@ -386,24 +386,24 @@ def test_data_of_another_fit(program):
 def test_subsets_that_are_none(program):
     given = exact_draws((2, 50))
     with pytest.raises(UnsupportedModelError, match="every row"):
-        pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: {**data, "y": data["y"] + 1}, rows=60)
+        pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: {**data, "y": data["y"] + 1}, n_rows=60)
     with pytest.raises(UnsupportedModelError, match="leaves the data as they are"):
-        pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: data, rows="N")
+        pe.from_stan(REGRESSION, DATA, given, subset=lambda data, rows: data, n_rows="N")
     names = ("x", "y", "person")
     first = lambda data, rows: {**data, "N": len(rows), **{name: data[name][: len(rows)] for name in names}}  # noqa: E731
     with pytest.raises(UnsupportedModelError, match="not to the rows that it is given"):
-        pe.from_stan(REGRESSION, DATA, given, subset=first, rows="N")
+        pe.from_stan(REGRESSION, DATA, given, subset=first, n_rows="N")
     forgot = lambda data, rows: {**data, "N": len(rows), "y": data["y"][rows]}  # noqa: E731
     with pytest.raises(UnsupportedModelError, match=r"one row less .* name=x"):
-        pe.from_stan(REGRESSION, DATA, given, subset=forgot, rows="N")
+        pe.from_stan(REGRESSION, DATA, given, subset=forgot, n_rows="N")
     columns = lambda data, rows: {**data, "D": len(rows), "x": data["x"][:, rows]}  # noqa: E731
     with pytest.raises(NotFactorisedError, match="beta has an axis of rows"):
-        pe.from_stan(REGRESSION, DATA, given, subset=columns, rows="D")
+        pe.from_stan(REGRESSION, DATA, given, subset=columns, n_rows="D")
     for rows in (True, 0, "M"):
         with pytest.raises(AmbiguousRowsError, match="rows is"):
-            pe.from_stan(REGRESSION, DATA, given, subset=first, rows=rows)
+            pe.from_stan(REGRESSION, DATA, given, subset=first, n_rows=rows)
     with pytest.raises(AmbiguousRowsError, match="rows is 60"):
-        pe.from_stan(REGRESSION, DATA, given, rows=60)
+        pe.from_stan(REGRESSION, DATA, given, n_rows=60)
     with pytest.raises(AmbiguousRowsError, match="how many rows"):
         pe.from_stan(REGRESSION, {**DATA, "M": 60}, given, subset=lambda data, rows: data)
 
@@ -511,7 +511,7 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     refitted = pe.Refit(warmup=200)(0, model, short, removal)
     assert_moments(gaussian_part(refitted.draws), *moments, efficiency=0.5)
     with pytest.raises(StanProgramError, match="Stan refuses"):
-        pe.from_stan(library, {**DATA, "y": DATA["y"][:5]}, given, rows="N", subset=lambda data, rows: data)
+        pe.from_stan(library, {**DATA, "y": DATA["y"][:5]}, given, n_rows="N", subset=lambda data, rows: data)
 
 
 # --- the real posteriors
@@ -529,7 +529,7 @@ def test_real_posteriors_are_the_same_in_every_library(x64, posterior):
     fits = [
         pe.from_numpyro(posterior.model, draws=given, shared=posterior.shared, **data),
         pe.from_pymc(MODELS[posterior.name](**data), pe.Draws(arrays).to_arviz(), shared=posterior.shared),
-        pe.from_stan(written.program, written.data(data), arrays, subset=written.subset, rows="N"),
+        pe.from_stan(written.program, written.data(data), arrays, subset=written.subset, n_rows="N"),
     ]
     found = []
     for model, draws in fits:

@@ -34,7 +34,7 @@ from posterase.errors import (
     UnsupportedModelError,
 )
 from posterase.interfaces.erasures import data_digest
-from posterase.model import LogDensity
+from posterase.log_densities import LogDensity
 from posterase.numerics.densities import evaluate
 from posterase.rows import table_of
 from posterase.sampling.resume import digest

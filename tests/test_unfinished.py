@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import posterase as pe
+from posterase.erasers.continue_unfinished import ContinueUnfinished
 from posterase.erasers.rewind import Rewind
-from posterase.erasers.unfinished import ContinueUnfinished
 from posterase.errors import BatchError, DrawsShapeError, InvalidOptionError
 from tests.oracles import LinearRegression
 

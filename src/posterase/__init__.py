@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from posterase import transforms as transforms
     from posterase.bridges.arviz import from_arviz as from_arviz
     from posterase.bridges.blackjax import from_blackjax as from_blackjax
-    from posterase.bridges.modules import from_equinox as from_equinox
-    from posterase.bridges.modules import from_flax as from_flax
+    from posterase.bridges.networks import from_equinox as from_equinox
+    from posterase.bridges.networks import from_flax as from_flax
     from posterase.bridges.numpyro import from_numpyro as from_numpyro
     from posterase.bridges.pymc import from_pymc as from_pymc
     from posterase.bridges.stan import from_stan as from_stan
     from posterase.devices import join_processes as join_processes
     from posterase.devices import mesh as mesh
     from posterase.draws import Draws as Draws
-    from posterase.erasers.continuation import Continue as Continue
+    from posterase.erasers.continue_sampling import Continue as Continue
+    from posterase.erasers.continue_unfinished import ContinueUnfinished as ContinueUnfinished
     from posterase.erasers.eraser import Erased as Erased
     from posterase.erasers.eraser import Eraser as Eraser
     from posterase.erasers.eraser import Result as Result
@@ -40,15 +41,13 @@ if TYPE_CHECKING:
     from posterase.erasers.reweight import Reweight as Reweight
     from posterase.erasers.rewind import Rewind as Rewind
     from posterase.erasers.transport import Transport as Transport
-    from posterase.erasers.unfinished import ContinueUnfinished as ContinueUnfinished
     from posterase.erasure import Erasure as Erasure
     from posterase.erasure import erase as erase
+    from posterase.log_densities import Split as Split
+    from posterase.log_densities import split as split
     from posterase.matching import match_refits as match_refits
     from posterase.model import MaskedModel as MaskedModel
     from posterase.model import Model as Model
-    from posterase.model import Removal as Removal
-    from posterase.model import Split as Split
-    from posterase.model import split as split
     from posterase.numerics.moves import HMCMoves as HMCMoves
     from posterase.numerics.moves import MALAMoves as MALAMoves
     from posterase.numerics.moves import NUTSMoves as NUTSMoves
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from posterase.numerics.solvers import Solver as Solver
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
+    from posterase.removal import Removal as Removal
     from posterase.sampling.laplace import LaplaceFit as LaplaceFit
     from posterase.sampling.nuts import nuts as nuts
     from posterase.sampling.resume import load_state as load_state
@@ -90,13 +90,14 @@ if TYPE_CHECKING:
 HOMES = {
     "bridges.arviz": "from_arviz",
     "bridges.blackjax": "from_blackjax",
-    "bridges.modules": "from_equinox from_flax",
+    "bridges.networks": "from_equinox from_flax",
     "bridges.numpyro": "from_numpyro",
     "bridges.pymc": "from_pymc",
     "bridges.stan": "from_stan",
     "devices": "join_processes mesh",
     "draws": "Draws",
-    "erasers.continuation": "Continue",
+    "erasers.continue_sampling": "Continue",
+    "erasers.continue_unfinished": "ContinueUnfinished",
     "erasers.eraser": "Erased Eraser Result",
     "erasers.evidence": "Evidence",
     "erasers.influence_shift": "InfluenceShift",
@@ -106,13 +107,14 @@ HOMES = {
     "erasers.reweight": "Reweight",
     "erasers.rewind": "Rewind",
     "erasers.transport": "Transport",
-    "erasers.unfinished": "ContinueUnfinished",
     "erasure": "Erasure erase",
     "matching": "match_refits",
-    "model": "MaskedModel Model Removal Split split",
+    "log_densities": "Split split",
+    "model": "MaskedModel Model",
     "numerics.moves": "HMCMoves MALAMoves NUTSMoves",
     "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner Solver",
     "policy": "Policy Verdict",
+    "removal": "Removal",
     "sampling.laplace": "LaplaceFit",
     "sampling.nuts": "nuts",
     "sampling.resume": "load_state save_state",

@@ -31,7 +31,7 @@ from posterase.files import written_whole
 from posterase.keys import as_key
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import as_jax
-from posterase.trees import read_tree, write_netcdf
+from posterase.tree_files import read_tree, write_netcdf
 
 LOG_WEIGHT = "log_weight"
 """The variable of `sample_stats` that holds the log-weights in a labelled tree or file."""

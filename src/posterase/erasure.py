@@ -25,7 +25,7 @@ from jaxtyping import Array, ArrayLike, Key
 from posterase import devices
 from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
-from posterase.columns import lagged
+from posterase.column_checks import lagged
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
@@ -42,15 +42,17 @@ from posterase.errors import (
     RefusedError,
 )
 from posterase.keys import as_key
-from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
-from posterase.numerics.curvature import check_informed, flat_tails
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.numerics.densities import unconstrained
+from posterase.numerics.propriety import check_informed, flat_tails
 from posterase.numerics.weights import Estimate, base_weights, parameter_ess
 from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain, rounded
 from posterase.progress import shown
+from posterase.removal import Removal
 from posterase.rows import table_of
 from posterase.sampling.mixing import different_modes, split_rhat
-from posterase.stored import GIVE_THE_MODEL, StoredLikelihoods
+from posterase.stored_likelihoods import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.streams import raises_read_errors
 from posterase.version import __version__
 

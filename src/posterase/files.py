@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, folders of the user's, and files to read."""
 
 from __future__ import annotations
 

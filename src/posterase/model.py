@@ -41,8 +41,9 @@ from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import all_digits, as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
+from posterase.removal import SMALLEST_BUCKET, Removal, bucket_of
+from posterase.row_sums import Blocks, Spread, Term, sum_rows
 from posterase.streams import Counted, Stream, data_of, raises_read_errors, shapes_of, taken
-from posterase.sums import Blocks, Spread, Term, sum_rows
 from posterase.transforms import Transform, real
 
 BLOCK_ELEMENTS = 2**20
@@ -63,38 +64,8 @@ FACTORISATION = 64
 """What factorising a matrix holds, its derivatives included, as a multiple of its size. It keeps batches of
 factorisations small, which matters on a CPU (`posterase.numerics.densities.MOST_SIDE_BY_SIDE` says why)."""
 
-SMALLEST_BUCKET = 16
-"""Removals are padded to a power of two, at least this, so that those of like size share one compilation."""
-
 
 M = TypeVar("M", bound="AbstractModel")
-
-
-class Removal(eqx.Module):
-    """Rows to remove, padded to a bucket. Made, and checked, by `model.removal(rows)`.
-
-    With a leading axis on both leaves: several requests side by side, for a scan over them.
-    """
-
-    padded_ids: Int[Array, "*requests bucket"]
-    """Row ids; the padding repeats the first one, whose likelihood is as finite as the others'."""
-    counted: Bool[Array, "*requests bucket"]
-    """False on the padding."""
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows are removed."""
-        return int(np.asarray(self.counted).sum())
-
-    @property
-    def row_ids(self) -> Int[np.ndarray, " removed"]:
-        """The ids of the removed rows, in the order given."""
-        return np.asarray(self.padded_ids)[np.asarray(self.counted)]
-
-    def __repr__(self) -> str:
-        ids = self.row_ids
-        shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
-        return f"Removal of {len(ids)} row{'s' if len(ids) != 1 else ''}: {shown}"
 
 
 class Sampled(NamedTuple):
@@ -502,43 +473,6 @@ class MaskedModel(AbstractModel):
                 )
 
 
-class LogDensity(eqx.Module):
-    """log p(θ) + log p(present rows | θ) of a model, as a function of unconstrained θ."""
-
-    model: AbstractModel
-
-    def __call__(self, theta: PyTree) -> Float[Array, ""]:
-        return self.model.log_density(theta)
-
-    @property
-    def elements(self) -> int:
-        """How many numbers of data one evaluation holds in memory."""
-        return self.model.elements(self.model.present.shape[0])
-
-
-class RemovedLogLikelihood(eqx.Module):
-    """log p(S | θ) − log p(S − S′ | θ), as a function of unconstrained θ."""
-
-    model: AbstractModel
-    removal: Removal
-
-    def __call__(self, theta: PyTree) -> Float[Array, ""]:
-        return self.model.log_removed_density(theta, self.removal)
-
-    @property
-    def elements(self) -> int:
-        """How many numbers of data one evaluation holds in memory."""
-        return self.model.elements(self.removal.padded_ids.shape[0])
-
-
-class Split(NamedTuple):
-    """The three functions: full(θ) = kept(θ) + removed(θ), up to a constant."""
-
-    full: LogDensity
-    kept: LogDensity
-    removed: RemovedLogLikelihood
-
-
 class _InUse:
     """Kept models that somebody holds, by the very model and removal that they were made from.
 
@@ -573,22 +507,6 @@ def with_rows(model: M, data: PyTree, present: Bool[Array, " rows"]) -> M:
 def coupled_elements(rows: int) -> int:
     """How many numbers are in memory where rows are coupled: mostly a matrix of them (a Gaussian process, say)."""
     return FACTORISATION * rows**2
-
-
-def bucket_of(rows: int) -> int:
-    """The size that a removal of so many rows is padded to: the next power of two."""
-    return max(SMALLEST_BUCKET, 1 << (rows - 1).bit_length())
-
-
-def split(model: AbstractModel, removal: Removal) -> Split:
-    """The log densities of all rows, of the kept rows, and what the removed rows add, at unconstrained parameters.
-
-    They compute in the precision of their argument. Weights are differences of them, for which float32 is not enough:
-    `posterase.numerics.densities.evaluate` gives those.
-    """
-    return Split(
-        full=LogDensity(model), kept=LogDensity(model.without(removal)), removed=RemovedLogLikelihood(model, removal)
-    )
 
 
 def overwrite(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 import jax
@@ -10,6 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from posterase.errors import UnknownParameterError
+from posterase.spelling import did_you_mean
 
 BARE_ARRAY = "theta"
 """The name of the parameter where the whole tree is one array."""
@@ -34,9 +34,7 @@ def check_known(given: Iterable[str], names: list[str], argument: str) -> None:
     """Refuse names that no parameter has, and say which one was probably meant."""
     for name in given:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            meant = f"did you mean {near[0]!r}? " if near else ""
+            known = f"The parameters are {', '.join(map(repr, names))}."
             raise UnknownParameterError(
-                f"{argument} names {name!r}, which is not a parameter.",
-                f"{meant}The parameters are {', '.join(map(repr, names))}.",
+                f"{argument} names {name!r}, which is not a parameter.", f"{did_you_mean(name, names)} {known}".strip()
             )

@@ -9,7 +9,6 @@ rows in several observed variables is selected in all of them.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -384,10 +383,9 @@ def _plain(value: Any) -> Any:
 
 
 def _unknown(name: str, names: list[str]) -> RowsError:
-    near = difflib.get_close_matches(name, names, n=1)
-    meant = f"did you mean {near[0]!r}? " if near else ""
     known = f"Known are {', '.join(map(repr, names))}." if names else "Nothing is known of the rows but their ids."
-    return RowsError(f"rows names {name!r}, which the rows do not have.", f"{meant}{known}")
+    advice = f"{did_you_mean(name, names)} {known}".strip()
+    return RowsError(f"rows names {name!r}, which the rows do not have.", advice)
 
 
 def _no_row(shown: str, value: str, known: Column) -> EmptyRemovalError:

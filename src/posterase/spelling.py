@@ -11,7 +11,7 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """A function of a module: `module:function`."""
 
 
-def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The nearest of the known names, as a question; something else to say where none is near."""
     near = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {near[0]!r}?" if near else otherwise

@@ -6,7 +6,7 @@ A *block* is what is read at once. It is asked of the host from inside compiled 
 evaluated side by side; while it is worked on, the next one is being read by a thread that lives no longer than that. A
 *piece* of a block, a few hundred rows, is what the likelihood is called on, so small that many draws fit beside each
 other. So the files are read once for every `numerics.densities.batch_size` draws, 256 of them on a CPU; for their
-gradients too (`posterase.sums`).
+gradients too (`posterase.row_sums`).
 
 **Memory.** At most `MOST_BLOCKS` blocks are held at once: one in use, one on its way into compiled code, two being read
 ahead, and what the libraries that decode them hold. Beyond that there are eight bytes a row, masks of the rows that are
@@ -38,8 +38,8 @@ from posterase.checks import check_kind, check_values, path_of, row_count, rows_
 from posterase.errors import DataError, InvalidOptionError, PosteraseError, StreamError
 from posterase.parameters import parameter_names
 from posterase.precision import failed_running
-from posterase.sources import MAKE_ANEW, Reader, opened
-from posterase.sums import AbstractRows, Summand, add_up
+from posterase.row_readers import MAKE_ANEW, Reader, opened
+from posterase.row_sums import AbstractRows, Summand, add_up
 
 BLOCK_BYTES = 2**24
 """What is read at once, unless it is said otherwise."""

@@ -48,12 +48,14 @@ from posterase.assess.two_sample import tell_apart
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
-from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.log_densities import LogDensity
+from posterase.model import AbstractModel
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.progress import shown
-from posterase.stored import StoredLikelihoods
+from posterase.removal import Removal
+from posterase.stored_likelihoods import StoredLikelihoods
 from posterase.streams import raises_read_errors
 
 MOST_EXAMPLES = 200

@@ -24,11 +24,12 @@ from posterase.checks import is_a
 from posterase.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
 from posterase.keys import as_key
-from posterase.model import AbstractModel, Model, Removal, with_rows
+from posterase.model import AbstractModel, Model, with_rows
 from posterase.numerics.densities import over_draws
 from posterase.numerics.weights import Estimate, base_weights
 from posterase.parameters import element_names, parameter_names
-from posterase.stored import StoredLikelihoods, needs_density
+from posterase.removal import Removal
+from posterase.stored_likelihoods import StoredLikelihoods, needs_density
 from posterase.streams import Stream, data_of, shapes_of, taken
 
 FEWEST_DRAWS = 20

@@ -12,10 +12,12 @@ import numpy as np
 from jaxtyping import Float
 
 from posterase.draws import Draws
-from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
+from posterase.log_densities import RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
+from posterase.removal import Removal
 
 
 def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draws | None = None) -> Estimate | None:

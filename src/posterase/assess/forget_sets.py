@@ -25,7 +25,7 @@ from posterase.keys import as_key
 from posterase.model import AbstractModel
 from posterase.numerics.weights import base_weights
 from posterase.precision import cast_floats, in_float64
-from posterase.stored import StoredLikelihoods, needs_density
+from posterase.stored_likelihoods import StoredLikelihoods, needs_density
 from posterase.streams import Stream
 
 MOST_DRAWS = 500

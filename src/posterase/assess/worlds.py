@@ -46,7 +46,7 @@ def worlds(
     fit: Fit,
     erase: Erase,
     margin: Margin,
-    rows: int,
+    n_rows: int,
     forget: ArrayLike | Sequence[int],
     *,
     models: int = 256,
@@ -61,13 +61,13 @@ def worlds(
         A seed or a jax key.
     fit
         `fit(key, present)` → a model fitted to the rows where the mask is true: one draw of their posterior
-        (`pe.LaplaceFit(model, like)` is such a function), or one trained network. It is traced by jax.
+        (`pe.LaplaceFit(model, params)` is such a function), or one trained network. It is traced by jax.
     erase
         `erase(key, fitted, present, gone)` → the same with the rows of the mask `gone` erased; `present` are the rows
         that it was fitted to. It is traced by jax.
     margin
         `margin(fitted, ids)` → one number for each of these rows.
-    rows
+    n_rows
         How many rows there are.
     forget
         The rows to forget.
@@ -80,11 +80,11 @@ def worlds(
     """
     whole_number("models", models, 1)
     whole_number("at_once", at_once, 1)
-    whole_number("rows", rows, 2)
+    whole_number("n_rows", n_rows, 2)
     if not 0 < share <= 1:
         raise InvalidOptionError(f"share is {share!r}.", "use a share of the rows, above 0 and at most 1.")
-    ids = row_ids(forget, np.ones(rows, bool))
-    gone = jnp.zeros(rows, bool).at[jnp.asarray(ids)].set(True)
+    ids = row_ids(forget, np.ones(n_rows, bool))
+    gone = jnp.zeros(n_rows, bool).at[jnp.asarray(ids)].set(True)
     keys = jax.random.split(as_key(key), models)
     margins = _margins(fit, erase, margin, keys, gone, jnp.asarray(ids), share, min(at_once, models))
     found = Worlds(*(np.asarray(each, np.float64) for each in margins))

@@ -20,7 +20,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Int, Shaped
 
-from posterase.columns import looks_standardised
+from posterase.column_checks import looks_standardised
 from posterase.container import SAMPLE_DIMS, UNNAMED, Computed, Container, Grouping
 from posterase.draws import Draws, groups_of
 from posterase.errors import (
@@ -33,8 +33,8 @@ from posterase.errors import (
 )
 from posterase.parameters import check_known
 from posterase.rows import Block, RowTable, columns_of
-from posterase.stored import LikelihoodBlock, StoredLikelihoods
-from posterase.trees import read_tree
+from posterase.stored_likelihoods import LikelihoodBlock, StoredLikelihoods
+from posterase.tree_files import read_tree
 
 DATA_GROUPS = ("constant_data", "observed_data")
 
@@ -42,7 +42,7 @@ DATA_GROUPS = ("constant_data", "observed_data")
 def from_arviz(
     source: Any,
     *,
-    rows: str | Sequence[str] = (),
+    row_dim: str | Sequence[str] = (),
     var_names: Sequence[str] | None = None,
     preprocessing: str | None = None,
 ) -> tuple[StoredLikelihoods, Draws]:
@@ -52,7 +52,7 @@ def from_arviz(
     ----------
     source
         A netCDF file, a zarr folder, a DataTree or an InferenceData, with the groups `posterior` and `log_likelihood`.
-    rows
+    row_dim
         The axis of the log-likelihoods that is the rows, where they have several; a list, where there are more.
     var_names
         The parameters whose effective draws are watched; all but those of single rows, where it is left out.
@@ -70,7 +70,7 @@ def from_arviz(
     groups = opened(source)
     check_sampled(groups)
     likelihoods = _likelihoods(groups)
-    wanted = [rows] if isinstance(rows, str) else list(rows)
+    wanted = [row_dim] if isinstance(row_dim, str) else list(row_dim)
     dims = {str(name): _row_dim(str(name), values, wanted) for name, values in likelihoods.data_vars.items()}
     blocks, named = _blocks(dims, likelihoods)
     axes = axes_of(named, blocks, groups, frozenset())
@@ -104,7 +104,7 @@ def _parameters(posterior: xr.Dataset, axes: Axes, var_names: Sequence[str] | No
     return names
 
 
-# --- what both bridges read
+# --- what all bridges read
 
 
 def opened(source: Any) -> dict[str, xr.Dataset]:
@@ -273,7 +273,7 @@ def make_container(
 def with_groups(
     draws: Draws,
     groups: Mapping[str, xr.Dataset],
-    rows: str,
+    row_dim: str,
     *,
     preprocessing: str | None = None,
     remarks: tuple[str, ...] = (),
@@ -286,7 +286,7 @@ def with_groups(
         Draws of a model whose rows are those of the groups.
     groups
         Groups by ArviZ's schema: `observed_data`, `constant_data`, …
-    rows
+    row_dim
         The name of their axis of rows.
     preprocessing
         What was computed from all rows before the fit, in words, or "none".
@@ -295,13 +295,13 @@ def with_groups(
     """
     posterior = draws.to_arviz()["posterior"].to_dataset()
     every = {**groups, "posterior": posterior}
-    size = next((group.sizes[rows] for group in groups.values() if rows in group.sizes), None)
+    size = next((group.sizes[row_dim] for group in groups.values() if row_dim in group.sizes), None)
     if size is None:
-        raise AmbiguousRowsError(f"no group has an axis {rows!r}.", "name the axis that the rows are along.")
+        raise AmbiguousRowsError(f"no group has an axis {row_dim!r}.", "name the axis that the rows are along.")
     own = frozenset(str(dim) for dim in posterior.dims)
-    axes = axes_of({rows: 0}, [(rows, size)], every, own)
+    axes = axes_of({row_dim: 0}, [(row_dim, size)], every, own)
     observed = tuple(map(str, groups.get("observed_data", xr.Dataset()).data_vars))
-    table = labelled([Block(rows, size, observed)], axes, every)
+    table = labelled([Block(row_dim, size, observed)], axes, every)
     return draws.inside(make_container(every, draws.names, table, axes, preprocessing, remarks=remarks))
 
 
@@ -356,7 +356,7 @@ def _row_dim(name: str, values: xr.DataArray, wanted: Sequence[str]) -> str:
         shown = ", ".join(f"{dim!r} ({values.sizes[dim]})" for dim in own)
         raise AmbiguousRowsError(
             f"the log-likelihood of {name} has the axes {shown}.",
-            f"say which of them is the rows: rows={own[0]!r} (on the command line --row-dim {own[0]})"
+            f"say which of them is the rows: row_dim={own[0]!r} (on the command line --row-dim {own[0]})"
             f"{'' if not wanted else '; ' + ', '.join(map(repr, wanted)) + ' is none'}.",
         )
     return picked[0]

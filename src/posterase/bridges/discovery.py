@@ -16,7 +16,8 @@ from jaxtyping import Array
 
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Program, evaluated, filled
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
-from posterase.model import SMALLEST_BUCKET, overwrite
+from posterase.model import overwrite
+from posterase.removal import SMALLEST_BUCKET
 
 P = TypeVar("P", bound=Program)
 

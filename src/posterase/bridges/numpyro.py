@@ -4,7 +4,7 @@
     result = pe.erase(model, draws, rows=data["person"] == 17)
     result.draws.to_arviz()
 
-How a model's rows are found stands in `numpyro_model`; what becomes of the container in `posterase.container`.
+How a model's rows are found stands in `numpyro_discovery`; what becomes of the container in `posterase.container`.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from posterase.parameters import parameter_names
 if TYPE_CHECKING:
     from posterase.bridges.programs import BridgedModel
 
-OPTIONS = ("draws", "rows", "shared", "dims", "coords", "preprocessing")
+OPTIONS = ("draws", "row_dim", "shared", "dims", "coords", "preprocessing")
 
 
 def from_numpyro(
     fitted: Any,
     *model_args: Any,
     draws: Any = None,
-    rows: str | Sequence[str] = (),
+    row_dim: str | Sequence[str] = (),
     shared: str | Sequence[str] = (),
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Any] | None = None,
@@ -61,7 +61,7 @@ def from_numpyro(
     draws
         Draws of the model, where `fitted` is not an `MCMC` object: a DataTree, InferenceData or file by ArviZ's
         schema, `pe.Draws`, or a dict of arrays `(chain, draw, …)` (`mcmc.get_samples(group_by_chain=True)`).
-    rows
+    row_dim
         The plate whose elements are the rows, where observed sites are in several; a list, where there are more.
     shared
         Arguments of which removed rows' entries may stay in the model, since other rows are computed from them.
@@ -98,7 +98,7 @@ def from_numpyro(
         _check_no_collision(function)
         groups = _from_draws(draws, function, args, kwargs, dims, coords)
     found = Posterior(groups)
-    plates, stay = ([each] if isinstance(each, str) else list(each) for each in (rows, shared))
+    plates, stay = ([each] if isinstance(each, str) else list(each) for each in (row_dim, shared))
     model, remarks = discover(function, args, kwargs, found.one, plates, stay, found.names)
     return model, found.inside(model, remarks, preprocessing)
 

@@ -179,7 +179,7 @@ def _rows_of(trace: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Site, 
             plates = ", ".join(f"{frame.name!r} ({frame.size})" for frame in frames)
             raise AmbiguousRowsError(
                 f"site {name!r} is in {len(frames)} plates: {plates}.",
-                f"say which are the rows: {' or '.join(f'rows={frame.name!r}' for frame in frames)}.",
+                f"say which are the rows: {' or '.join(f'row_dim={frame.name!r}' for frame in frames)}.",
             )
         if frames:
             dim, axis, size = frames[0].name, frames[0].dim, frames[0].size
@@ -274,7 +274,7 @@ def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Arra
 
 
 def _check_factors(program: NumPyroProgram, trace: dict[str, Any]) -> None:
-    """A factor is part of the prior, if it has nothing to do with rows; `_with_arguments` has made sure of that."""
+    """A factor is part of the prior, if it has nothing to do with rows; `with_arguments` has made sure of that."""
     for name, site in trace.items():
         if site["type"] == "sample" and site["is_observed"] and _is_factor(site):
             plates = [frame.name for frame in site["cond_indep_stack"] if frame.name in dict(program.blocks)]

@@ -25,9 +25,10 @@ from posterase.errors import (
     DifferentModelError,
     NotFactorisedError,
 )
-from posterase.model import AbstractModel, Removal, coupled_elements, overwrite, with_rows
+from posterase.model import AbstractModel, coupled_elements, overwrite, with_rows
 from posterase.numerics.densities import batch_size
 from posterase.precision import cast_floats, in_float64, widest_float
+from posterase.removal import Removal
 from posterase.transforms import Transform
 
 FILLER = 0.5

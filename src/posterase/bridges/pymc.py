@@ -26,7 +26,7 @@ def from_pymc(
     model: Any,
     idata: Any,
     *,
-    rows: str | Sequence[str] = (),
+    row_dim: str | Sequence[str] = (),
     shared: str | Sequence[str] = (),
     preprocessing: str | None = None,
 ) -> tuple[BridgedModel, Draws]:
@@ -38,7 +38,7 @@ def from_pymc(
         The `pm.Model` that was sampled, with the data that it was fitted to.
     idata
         What `pm.sample` returned; or a file, a DataTree or InferenceData by ArviZ's schema.
-    rows
+    row_dim
         The dimension of the observed variables that is the rows, where they have several; a list, where there are more.
     shared
         Arrays in the model of which removed rows' entries may stay, since other rows are computed from them.
@@ -63,6 +63,6 @@ def from_pymc(
     if type(idata).__name__ == "MultiTrace":
         raise InvalidTypeError("idata is a MultiTrace.", "sample with return_inferencedata=True, as PyMC does unasked.")
     found = Posterior(opened(idata))
-    dims, stay = ([each] if isinstance(each, str) else list(each) for each in (rows, shared))
+    dims, stay = ([each] if isinstance(each, str) else list(each) for each in (row_dim, shared))
     bridged, remarks = discover(model, found.one, dims, stay)
     return bridged, found.inside(bridged, remarks, preprocessing)

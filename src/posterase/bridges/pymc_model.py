@@ -372,7 +372,7 @@ def _rows_of(
             axes = ", ".join(f"{dim!r} ({size})" for dim, size in zip(dims, shape, strict=False))
             raise AmbiguousRowsError(
                 f"the variable {name!r} has the axes {axes}.",
-                f"say which are the rows: {' or '.join(f'rows={dim!r}' for dim in dims)}.",
+                f"say which are the rows: {' or '.join(f'row_dim={dim!r}' for dim in dims)}.",
             )
         axis, size = picked[0], int(shape[picked[0]])
         dim = dims[axis] if named[axis] is not None else unnamed.setdefault(size, dims[axis])

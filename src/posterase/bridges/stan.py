@@ -67,7 +67,7 @@ def from_stan(
     draws: Any,
     *,
     subset: Subset | None = None,
-    rows: str | int | None = None,
+    n_rows: str | int | None = None,
     preprocessing: str | None = None,
 ) -> tuple[StanModel, Draws]:
     """The model and the draws of a fit by Stan.
@@ -85,7 +85,7 @@ def from_stan(
     subset
         `subset(data, rows)` → the same data with some of the rows, given by their places among those there are. Left
         out, every array whose first axis is as long as there are rows is cut, and their number set.
-    rows
+    n_rows
         The name of the number in the data that counts the rows, where there are several that could. With a `subset` of
         your own, their number will do too.
     preprocessing
@@ -104,7 +104,7 @@ def from_stan(
     arrays, groups = as_arrays(given), _groups(draws)
     check_sampled(groups)
     _check_arrays(arrays, groups)
-    size, default = _size(arrays, rows, subset is not None)
+    size, default = _size(arrays, n_rows, subset is not None)
     compiled = compile_()
     posterior = compiled.with_data(arrays)
     parameters, transformed = _kinds(posterior, groups["posterior"])
@@ -249,28 +249,28 @@ def _unconstrained(host: Host, posterior: StanPosterior, drawn: xr.Dataset) -> F
 # --- checks, and the draws' container
 
 
-def _size(arrays: Data, rows: Any, own: bool) -> tuple[int, ByLength | None]:
+def _size(arrays: Data, n_rows: Any, own: bool) -> tuple[int, ByLength | None]:
     """How many rows there are, and the default subset, where there is none of the user's own."""
     if not own:
-        if rows is not None and not isinstance(rows, str):
+        if n_rows is not None and not isinstance(n_rows, str):
             raise AmbiguousRowsError(
-                f"rows is {rows!r}.", "name the number in the data that counts them: rows='N'; or pass a subset."
+                f"n_rows is {n_rows!r}.", "name the number in the data that counts them: n_rows='N'; or pass a subset."
             )
-        default = by_length(arrays, rows)
+        default = by_length(arrays, n_rows)
         return int(arrays[default.counted_by]), default
-    if isinstance(rows, str) or rows is None:
+    if isinstance(n_rows, str) or n_rows is None:
         numbers = {name for name, values in arrays.items() if values.shape == () and values.dtype.kind == "i"}
         lengths = {len(values) for values in arrays.values() if values.ndim}
-        counting = [name for name in numbers if name == rows or (rows is None and int(arrays[name]) in lengths)]
+        counting = [name for name in numbers if name == n_rows or (n_rows is None and int(arrays[name]) in lengths)]
         if len(counting) != 1:
             raise AmbiguousRowsError(
-                f"rows is {rows!r}." if rows else "how many rows there are cannot be told from the data.",
-                "say how many: rows=919, or the name of the number in the data that counts them.",
+                f"n_rows is {n_rows!r}." if n_rows else "how many rows there are cannot be told from the data.",
+                "say how many: n_rows=919, or the name of the number in the data that counts them.",
             )
         return int(arrays[counting[0]]), None
-    if isinstance(rows, bool) or not hasattr(rows, "__index__") or operator.index(rows) < 1:
-        raise AmbiguousRowsError(f"rows is {rows!r}.", "say how many there are: rows=919.")
-    return operator.index(rows), None
+    if isinstance(n_rows, bool) or not hasattr(n_rows, "__index__") or operator.index(n_rows) < 1:
+        raise AmbiguousRowsError(f"n_rows is {n_rows!r}.", "say how many there are: n_rows=919.")
+    return operator.index(n_rows), None
 
 
 def _check_subset(

@@ -92,7 +92,7 @@ def by_length(data: Data, rows: str | None) -> ByLength:
         raise AmbiguousRowsError(f"{rows} is {data[rows]!r}, no whole number.", "pass it as an int.")
     if rows is not None and rows not in counts:
         known = ", ".join(counts) or "none"
-        raise AmbiguousRowsError(f"rows is {rows!r}.", f"name a whole number in the data that counts rows: {known}.")
+        raise AmbiguousRowsError(f"n_rows is {rows!r}.", f"name a whole number in the data that counts rows: {known}.")
     counting = {name: ByLength(name).names(data) for name in counts if counts[name] > 1}
     counting = {name: arrays for name, arrays in counting.items() if arrays}
     if rows is None and len(counting) != 1:
@@ -101,7 +101,7 @@ def by_length(data: Data, rows: str | None) -> ByLength:
             f"several numbers in the data could count the rows: {told}."
             if counting
             else "no number in the data counts the rows: none is the length of an array.",
-            f"name it: rows={next(iter(counting))!r}." if counting else f"{OWN_SUBSET}.",
+            f"name it: n_rows={next(iter(counting))!r}." if counting else f"{OWN_SUBSET}.",
         )
     chosen = ByLength(rows if rows is not None else next(iter(counting)))
     size = counts[chosen.counted_by]

@@ -25,8 +25,9 @@ from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
 from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
-from posterase.model import AbstractModel, Removal, Sampled, with_rows
+from posterase.model import AbstractModel, Sampled, with_rows
 from posterase.precision import widest_float
+from posterase.removal import Removal
 from posterase.transforms import Transform
 
 DIFFERENCE = 1e-4

@@ -27,9 +27,10 @@ from posterase.draws import Draws
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
 from posterase.keys import as_key
-from posterase.model import AbstractModel, Removal
+from posterase.model import AbstractModel
 from posterase.precision import is_known
-from posterase.stored import StoredLikelihoods, needs_density
+from posterase.removal import Removal
+from posterase.stored_likelihoods import StoredLikelihoods, needs_density
 from posterase.streams import raises_read_errors
 
 

@@ -37,7 +37,7 @@ class Evidence:
     before_weights: Estimate | None = None
     """The same of the moved draws before they were weighted: an estimate from above."""
     residual: float | None = None
-    """What a linear solver or a Newton iteration left, as a share."""
+    """What a linear solver left, as a share."""
     rhat: float | None = None
     """The worst R̂ of chains that were run."""
     log_evidence_ratio: Estimate | None = None

@@ -35,13 +35,15 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support
 from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
-from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
 from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
 from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
 from posterase.precision import numbers_as_arrays
+from posterase.removal import Removal
 
 RESIDUAL_TOLERANCE = 1e-2
 """A solve is good enough where it leaves less than this share of the gradient: a hundredth of the shift."""

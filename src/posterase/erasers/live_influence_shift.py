@@ -31,8 +31,10 @@ from posterase.checks import is_a, row_ids
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
-from posterase.model import AbstractModel, Removal, RemovedLogLikelihood, bucket_of
+from posterase.log_densities import RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.precision import Number, is_known, numbers_as_arrays
+from posterase.removal import Removal, bucket_of
 from posterase.sampling.batches import check_batch, density, rows_of
 from posterase.sampling.sample import check_diverged, check_state
 from posterase.sampling.sampler import Sampler, State, step_keys

@@ -19,8 +19,9 @@ from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
 from posterase.erasers.evidence import Evidence
-from posterase.model import AbstractModel, Removal
+from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
+from posterase.removal import Removal
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains

@@ -41,12 +41,13 @@ from posterase.erasers.eraser import Erased, Eraser, Result
 from posterase.erasers.evidence import Evidence, weigh
 from posterase.erasers.transport import Transport, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import check_informed
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMCMoves, Moves, move
 from posterase.numerics.paths import Path, next_step
+from posterase.numerics.propriety import check_informed
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import (
     Estimate,
@@ -60,6 +61,7 @@ from posterase.numerics.weights import (
     smooth,
 )
 from posterase.precision import as_jax
+from posterase.removal import Removal
 
 SHORTEST_STEP = 1e-3
 """A path whose steps are shorter than this share of what is left of it leads nowhere."""

@@ -24,11 +24,13 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
 from posterase.erasers.evidence import WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import NonFiniteResultError
-from posterase.model import AbstractModel, Removal, RemovedLogLikelihood
+from posterase.log_densities import RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import base_weights, parameter_ess, smooth
-from posterase.stored import StoredLikelihoods
+from posterase.removal import Removal
+from posterase.stored_likelihoods import StoredLikelihoods
 
 
 class Reweight(Eraser):

@@ -27,11 +27,12 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result, replaced
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
-from posterase.model import AbstractModel, Model, Removal
+from posterase.model import AbstractModel, Model
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
 from posterase.precision import Number, is_known, numbers_as_arrays
+from posterase.removal import Removal
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
 from posterase.sampling.vectors import Unravel, as_vectors, of_vector
 from posterase.streams import taken

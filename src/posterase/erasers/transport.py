@@ -36,11 +36,13 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support, replaced
 from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import InvalidOptionError
-from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.log_densities import LogDensity
+from posterase.model import AbstractModel
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import base_weights, parameter_ess
+from posterase.removal import Removal
 
 
 @dataclasses.dataclass(frozen=True)

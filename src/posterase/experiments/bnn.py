@@ -11,7 +11,7 @@ the same pre-trained start. Chains are repeats: each has a pre-trained start of 
     paper                   its Algorithm 1 along the live chain
     steps alone             the sampler's steps that the paper's method takes in between, without its shift
     importance sampling     draws of the chain weighted by one over the removed rows' likelihood
-    corrected               corrected continuation (`posterase.erasers.unfinished`), all rows in one request
+    corrected               corrected continuation (`posterase.erasers.continue_unfinished`), all rows in one request
     rewound                 ours: back a part of the way to the start, then on (`posterase.erasers.rewind`); likewise
 
 Step sizes are 0.01/N while there is no noise, then 0.01 · t^−0.5005 / N with t counted from the first step with noise;
@@ -36,16 +36,17 @@ from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
 from posterase.compilation import programs_kept
 from posterase.draws import Draws
+from posterase.erasers.continue_unfinished import ContinueUnfinished
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.rewind import Rewind
 from posterase.erasers.rounds import RoundsEraser
-from posterase.erasers.unfinished import ContinueUnfinished
 from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.stages import Stage, Stages
-from posterase.model import Model, Removal
+from posterase.model import Model
+from posterase.removal import Removal
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import NoiseFree, Sampler, State
 from posterase.sampling.schedules import PolynomialSteps

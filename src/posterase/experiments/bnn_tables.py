@@ -1,4 +1,4 @@
-"""Tables, checks and the page of the networks' experiment, from what `posterase.experiments.bnn_results` found.
+"""Tables and checks of the networks' experiment, from what `posterase.experiments.bnn_results` found.
 
 A table is a `Grid` of plain text first; Markdown, LaTeX and the terminal's table are three renderings of it. Beside
 our figures stand the paper's (Tables 1 to 3, `paper_tables.json`): Retrain, Origin, IS (which is fine-tuning: further
@@ -446,13 +446,6 @@ def _is_larger(result: Result) -> bool:
 
 
 AIMS = "Errors and MIA: distance from Retrain's, in points; within one standard deviation of it, or one point."
-
-
-def aims_grid(result: Result) -> Grid:
-    """Value, bound and whether it is reached, for one block."""
-    rows = [(flat(each.what), *each.cells) for each in targets(result)]
-    title = f"{result['title']}: what our method was to reach"
-    return Grid(title, ("", "value", "bound", "reached"), rows, AIMS)
 
 
 def targets_grid(results: Sequence[Result]) -> Grid:

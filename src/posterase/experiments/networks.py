@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, Num, PyTree
 
-from posterase.bridges.modules import NormalPrior as NormalPrior
+from posterase.bridges.networks import NormalPrior as NormalPrior
 
 Form = Literal["direct", "patches", "rows", "windows"]
 FORMS: tuple[Form, ...] = ("direct", "patches", "rows", "windows")

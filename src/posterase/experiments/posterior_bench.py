@@ -203,7 +203,7 @@ def _pymc(posterior: Posterior, data: dict[str, Any], given: dict[str, Any]) -> 
 def _stan(posterior: Posterior, data: dict[str, Any], given: dict[str, Any]) -> Bridged:
     written = PROGRAMS[posterior.name]
     own = written.data(data)
-    model, draws = from_stan(written.program, own, given, subset=written.subset, rows="N")
+    model, draws = from_stan(written.program, own, given, subset=written.subset, n_rows="N")
     first = jax.tree.map(lambda leaf: np.asarray(leaf[0, 0], float), draws.params)
 
     def refit(kept: Int[np.ndarray, " kept"]) -> Any:

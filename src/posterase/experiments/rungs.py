@@ -27,9 +27,11 @@ from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, load
-from posterase.model import LogDensity, Model, Removal
+from posterase.log_densities import LogDensity
+from posterase.model import Model
 from posterase.numerics.densities import evaluate_at
 from posterase.policy import Policy, epsilon_text
+from posterase.removal import Removal
 from posterase.sampling.nuts import nuts
 
 HEAVIEST = 1.0

@@ -116,7 +116,7 @@ def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Fail
 
 def open_stored(path: Path, rows: Sequence[str] = (), preprocessing: str | None = None) -> Fit:
     """A file alone: as much of a model as its log-likelihoods are."""
-    model, draws = from_arviz(path, rows=rows, preprocessing=preprocessing)
+    model, draws = from_arviz(path, row_dim=rows, preprocessing=preprocessing)
     return Fit.of(model, draws, f"posterase {__version__}, stored log-likelihoods")
 
 

@@ -319,7 +319,7 @@ def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequenc
     """Draws of files, of the parameters that all of them have in one shape: groups without rows are cut out."""
     from posterase.draws import Draws
     from posterase.plotting import Sample
-    from posterase.trees import read_tree
+    from posterase.tree_files import read_tree
 
     label = "after" if told["verdict"]["accepted"] else "after (refused)"
     trees = [read_tree(path).load() for path in (before, after, *refits)]

@@ -1,1 +1,1 @@
-"""Numbers behind the erasers: evaluating densities over draws, curvature, linear solvers, importance weights."""
+"""Numbers behind the erasers: densities over draws, curvature, linear solvers, weights, maps, paths and moves."""

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, PyTree
 from posterase import devices
 from posterase.draws import Draws
 from posterase.errors import PrecisionError
-from posterase.model import AbstractModel, LogDensity, MaskedModel, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model import AbstractModel, MaskedModel
 from posterase.precision import as_jax, cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22

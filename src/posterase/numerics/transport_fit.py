@@ -20,14 +20,17 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase import devices
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.model import AbstractModel, LogDensity, Removal, RemovedLogLikelihood
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
-from posterase.numerics.curvature import Curvature, check_informed, gradient_at, mean_gradient
+from posterase.numerics.curvature import Curvature, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
+from posterase.numerics.propriety import check_informed
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
 from posterase.precision import as_jax
+from posterase.removal import Removal
 
 CURVATURE_GRADIENTS, CURVATURE_DRAWS = 768, (4, 16)
 """A curvature as a matrix costs two gradients a parameter and draw; it is averaged over as many draws as so many

@@ -25,10 +25,12 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Result
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
-from posterase.model import AbstractModel, LogDensity, Removal
+from posterase.log_densities import LogDensity
+from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
+from posterase.removal import Removal
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
 

@@ -43,7 +43,7 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.erasers.rounds import Course, Density, Place, RoundsEraser
 from posterase.errors import InvalidOptionError
-from posterase.model import RemovedLogLikelihood
+from posterase.log_densities import RemovedLogLikelihood
 from posterase.precision import Number, is_known
 from posterase.sampling.vectors import of_vector
 

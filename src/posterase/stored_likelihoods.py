@@ -17,9 +17,10 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from posterase.draws import Draws
 from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
-from posterase.model import AbstractModel, Removal
+from posterase.model import AbstractModel
+from posterase.removal import Removal
 from posterase.transforms import Transform
-from posterase.trees import pieces
+from posterase.tree_files import pieces
 
 GIVE_THE_MODEL = (
     "Give the model as well, through its bridge: pe.from_numpyro(model, *data, draws=file), "

@@ -1,0 +1,148 @@
+"""Is there a posterior without the removed rows? Parameters that nothing else tells of, and tails that do not fall."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+from jaxtyping import Float, Int, PyTree
+
+from posterase.errors import ImproperPosteriorError, UnusedParameterError
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.numerics.curvature import gradients
+from posterase.numerics.densities import evaluate_at
+from posterase.parameters import parameter_names
+
+INFORMED_DRAWS = 4
+"""At how many draws it is looked whether a density depends on its parameters."""
+
+COMBINED_UP_TO = 100
+"""Up to so many parameters combinations of them are looked at, at as many draws more, where there are so many."""
+
+ALL_UP_TO, OF_EACH = 2000, 16
+"""Up to so many numbers all are looked at far out; past it, so many of each parameter, evenly spread."""
+
+POINTS = 2**24
+"""About how many numbers of points, far out, are in memory at once."""
+
+NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
+"""Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64; of a density.
+Those of a posterior are of order one, those of a wide prior (5,000 times the draws' spread) still 1e-7."""
+
+
+FAR_OUT, LEAST_FALL = (30.0, 10.0), 3.0
+"""So many standard deviations out a density must have fallen by so many nats: at ten of them a Gaussian falls by 50, a
+Student's t with three degrees of freedom by 7."""
+
+
+def check_informed(
+    kept: LogDensity, removed: RemovedLogLikelihood, thetas: Float[np.ndarray, "n d"], like: PyTree
+) -> None:
+    """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
+
+    Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
+    combinations of parameters, along which they cancel: two coefficients of which only the sum is known. Without the
+    removed rows they are ∇full − ∇removed, up to rounding; where that leaves little, the kept rows are passed over too.
+    """
+    names = parameter_names(like)
+    d = thetas.shape[1]
+    # Fewer gradients than parameters are all zero along some direction, whatever the density.
+    combined = d <= COMBINED_UP_TO and len(thetas) >= INFORMED_DRAWS + d
+    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if combined else 0)).astype(int)
+    with_all = gradients(LogDensity(removed.model), thetas[places], like)
+    without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
+    if without is None or _leaves_little(without, thetas):
+        without = gradients(kept, thetas[places], like)
+    parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
+    never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
+    if never:
+        raise UnusedParameterError(
+            f"the model's density does not depend on {', '.join(never)}, so that it cannot be moved.",
+            "leave out what the model computes from its parameters (Draws.from_arviz(…, var_names=…)), and compute it "
+            "from the erased draws.",
+        )
+    lost = np.any(with_all, axis=0) & ~np.any(without, axis=0)
+    gone = [name for name, part in zip(names, parts, strict=True) if np.any(lost[part])]
+    if not gone and combined:
+        unknown = _unknown_direction(with_all, without, thetas)
+        among = [name for name, part in zip(names, parts, strict=True) if np.abs(unknown[part]).max(initial=0) > 0.1]
+        gone = [f"a combination of {' and '.join(among)}"] if among else []
+    if gone:
+        raise ImproperPosteriorError(
+            f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
+            "give it a proper prior, or leave it out of the model along with its rows.",
+        )
+
+
+def _leaves_little(without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]) -> bool:
+    """Whether gradients are so small along a parameter, or a combination of them, that rounding may be all of it."""
+    spread = thetas.std(axis=0)
+    scaled = without * np.where(spread > 0, spread, 1)
+    if not np.isfinite(scaled).all():
+        return True
+    least = np.sqrt((scaled**2).mean(axis=0)).min()
+    if len(without) >= thetas.shape[1]:
+        least = min(least, np.linalg.svd(scaled, compute_uv=False)[-1] / np.sqrt(len(scaled)))
+    return bool(least < SOME_GRADIENT)
+
+
+def _unknown_direction(
+    with_all: Float[np.ndarray, "m d"], without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]
+) -> Float[np.ndarray, " d"]:
+    """A direction, in units of the draws' spread, along which only the removed rows had a gradient; else zero."""
+    spread = thetas.std(axis=0)
+    scale = np.where(spread > 0, spread, 1)
+    if not np.isfinite(without).all() or not np.isfinite(with_all).all():
+        return np.zeros_like(spread)
+    direction = np.linalg.svd(without * scale)[2][-1]
+    length = ((thetas / scale) @ direction).std()
+    before, after = (length * np.sqrt(np.mean(((each * scale) @ direction) ** 2)) for each in (with_all, without))
+    return direction if after < NO_GRADIENT < SOME_GRADIENT < before else np.zeros_like(direction)
+
+
+def flat_tails(
+    density: LogDensity, thetas: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], like: PyTree
+) -> list[str]:
+    """Parameters along which a log density does not fall far out: it may have no posterior there.
+
+    A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws
+    than it is there. Where draws lie around their mean and not at it, it is held against draws; and with many
+    parameters, where the mean is denser than any of them by d/2 nats, it is looked out from a draw.
+    """
+    mean = weights @ thetas
+    deviations = np.sqrt(weights @ (thetas - mean) ** 2)
+    sizes = [leaf.size for leaf in jax.tree.leaves(like)]
+    places, owners = _looked_at(sizes)
+    typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
+    few = len(mean) <= COMBINED_UP_TO
+    centre = mean if few else typical[0]
+    inside = np.vstack([centre, typical])
+
+    def values(distance: float) -> Float[np.ndarray, " k"]:
+        """The density at the centre, at the typical draws, and so far out on both sides of every place."""
+        at = np.tile(places, 2)
+        steps = np.repeat([-distance, distance], len(places)) * deviations[at]
+        found, size = [evaluate_at(density, inside, like)], max(1, POINTS // len(mean))
+        for start in range(0, len(at), size):
+            part = slice(start, start + size)
+            points = np.tile(centre, (len(at[part]), 1))
+            points[np.arange(len(points)), at[part]] = mean[at[part]] + steps[part]
+            found.append(evaluate_at(density, points, like))
+        return np.concatenate(found)
+
+    levels, out = np.split(values(FAR_OUT[0]), [len(inside)])
+    if np.isnan(out).any():  # too far for the numbers there are
+        out = np.where(np.isnan(out), values(FAR_OUT[1])[len(inside) :], out)
+    level = max(levels[0], np.median(levels[1:])) if few else levels[0]
+    flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
+    return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
+
+
+def _looked_at(sizes: list[int]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:
+    """Places of numbers among all, and which parameter each belongs to."""
+    starts = np.cumsum([0, *sizes[:-1]])
+    each = [min(size, size if sum(sizes) <= ALL_UP_TO else OF_EACH) for size in sizes]
+    places = [
+        start + np.linspace(0, size - 1, some).astype(int)
+        for start, size, some in zip(starts, sizes, each, strict=True)
+    ]
+    return np.concatenate(places), np.repeat(np.arange(len(sizes)), each)
