@@ -126,7 +126,7 @@ def curvature_map(centre: Vector, target: Vector, full: Matrix, kept: Matrix) ->
 def low_rank_map(
     mean: Vector, scales: Vector, shift: Vector, losses: Float[np.ndarray, " r"], basis: Float[np.ndarray, "d r"]
 ) -> LowRankMap:
-    """The map where matrices are too large: a shift, and the removed rows' largest curvatures in units of the scales."""
+    """The map where matrices are too large: a shift, and the removed rows' largest curvatures, in such units."""
     gains = 1 / np.sqrt(1 - np.minimum(losses, LARGEST_LOSS)) - 1
     return LowRankMap(
         centre=mean,
