@@ -184,7 +184,7 @@ class Curve(NamedTuple):
         with written_whole(DOCS / "results" / f"{self.stem}.json") as beside:
             beside.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         text = [
-            f"# {self.title}\n",
+            f"# {self.title}{'' if jax.default_backend() == 'cpu' else ', on a GPU'}\n",
             f"From `{self.command}`: {machine()}.\n",
             f"{self.doc}",
             *(f"- {line}" for line in told),

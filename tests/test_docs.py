@@ -31,7 +31,7 @@ PAGES += TUTORIALS  # whose blocks are run by tests/test_tutorials.py
 PROGRAMS = ("posterase", "python", "make", "pip", "export", "echo", "cp", "kill", "wait", "git", "uv")
 
 ELSEWHERE = {
-    "make demo": "the newcomer's test, and .ci/run's fresh clone",
+    "make demo": "test_make_demo",
     "make test": "this is it",
     "make test-all": "this is it",
     "make test-all JAX_PLATFORMS=cuda,cpu": "on a GPU, by hand",
@@ -184,6 +184,21 @@ def test_the_readme(tmp_path):
         "--certificate certificate.json",
     )
     assert "certificate.json is entry" in shell(tmp_path, verify)
+
+
+@pytest.mark.slow
+def test_make_demo(tmp_path):
+    """In a tree with nothing but what is committed, and an environment of its own."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a clone")
+    subprocess.run(["git", "clone", "--quiet", ROOT, tmp_path / "clone"], check=True)
+    outer = {
+        name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS")
+    }
+    done = subprocess.run(["make", "demo"], cwd=tmp_path / "clone", env=outer, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "Figure: " in done.stdout
+    shutil.rmtree(tmp_path / "clone")
 
 
 @pytest.mark.slow

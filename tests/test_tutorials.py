@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-from tests.tutorials import BLOCK, FIGURE, FOLDER, NAMES, TutorialError, code_digest, differences, run
+from tests.tutorials import BLOCK, FIGURE, FOLDER, MOST_SECONDS, NAMES, TutorialError, code_digest, differences, run
 
 ROOT = FOLDER.parent.parent
 QUICKEST = "forget-a-class"
@@ -65,10 +65,13 @@ def test_a_page_is_short_and_its_outputs_are_of_its_code(name):
     page = page_of(name)
     run_here = [found for found in BLOCK.finditer(page) if found["language"] in ("python", "sh") and not found["title"]]
     assert len(run_here) <= MOST_BLOCKS
-    made_by = (
-        rf"^\*Made by `python -m tests.tutorials {name}` .*, code {code_digest(page)}\. .* are of that machine\.\*$"
+    made_by = re.search(
+        rf"^\*Made by `python -m tests.tutorials {name}` in less than (\d+) s: .*, code {code_digest(page)}\. ",
+        page,
+        re.M,
     )
-    assert re.search(made_by, page, re.M), f"outputs and figures are of other code: python -m tests.tutorials {name}"
+    assert made_by, f"outputs and figures are of other code: python -m tests.tutorials {name}"
+    assert int(made_by[1]) <= MOST_SECONDS
     assert "shared/" not in "".join(found[0] for found in BLOCK.finditer(page))
 
 

@@ -50,7 +50,10 @@ MADE_BY = re.compile(r"^\*Made by .*\*\n\Z", re.MULTILINE | re.DOTALL)
 
 MARK = "--- the end of a block ---"
 PATIENCE = 600
-"""Seconds after which a page that goes on is ended."""
+"""Seconds after which a page that goes on is ended, on however busy a machine."""
+
+MOST_SECONDS = 120
+"""That a page may have taken where it was written."""
 
 PYTHON = f"""
 import sys
