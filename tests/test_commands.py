@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from posterase.errors import OutputError
 from posterase.interfaces.cli import app
-from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.output import Commands, Said
 
 
 def commands(group=None, path=()):

@@ -30,10 +30,10 @@ from posterase.record.keyring import (
     staged_keys,
 )
 from posterase.record.ledger import verify
-from posterase.record.notes import Signer
 from posterase.record.privacy import WITHHELD, mentions, told, written
 from posterase.record.project import Project
 from posterase.record.record import Record
+from posterase.record.signed_notes import Signer
 from posterase.record.times import due, span_of, text_of, time_of
 from tests.databases import new_database
 

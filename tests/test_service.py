@@ -15,18 +15,18 @@ import sqlalchemy as sa
 
 from posterase.errors import InvalidOptionError, LedgerError, NotFoundError, RequestError, WrongStateError
 from posterase.interfaces.service import api, connections, pages
-from posterase.interfaces.service.limits import MOST, Rates
+from posterase.interfaces.service.rates import MOST, Rates
 from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
 from posterase.record import schema
 from posterase.record.keyring import promote_staged, rotated, stage_signer
-from posterase.record.notes import PublicKey
 from posterase.record.orders import newest_order, open_orders, order, order_of, place_order
 from posterase.record.overview import counts, late, standings
 from posterase.record.project import Project
 from posterase.record.record import Record
+from posterase.record.signed_notes import PublicKey
 from posterase.record.times import now
 from posterase.record.tokens import make_token, revoke_token, token_of, tokens
 from tests.databases import new_database

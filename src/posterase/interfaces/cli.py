@@ -17,14 +17,14 @@ import posterase
 from posterase.errors import InvalidOptionError, MissingExtraError, PeerLostError, PosteraseError
 from posterase.extras import need
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.bars import bars, shown_on
 from posterase.interfaces.data_commands import data
+from posterase.interfaces.exit_status import ERROR, STOPPED
 from posterase.interfaces.file_commands import assess, erase, report
-from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.output import Commands, Said
+from posterase.interfaces.progress_bars import bars, shown_on
 from posterase.interfaces.record_commands import keys, requests, verify
-from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 from posterase.interfaces.service_commands import serve
-from posterase.interfaces.status import ERROR, STOPPED
 
 app = Commands(
     help="Erase data from a posterior.",
@@ -220,9 +220,9 @@ def reproduce_page(
 
     Example: `posterase reproduce page docs/results/networks --out docs/results/networks.md`
     """
-    from posterase.interfaces import network_commands
+    from posterase.interfaces import network_runs
 
-    page, *others = network_commands.write_page(results, out, data)
+    page, *others = network_runs.write_page(results, out, data)
     Console().print(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}", soft_wrap=True)
     said.json({"page": str(page), "files": [str(path) for path in others]})
 
@@ -241,17 +241,17 @@ def _reproduce_networks(
     pretraining: bool,
     without: list[str] | None,
 ) -> None:
-    from posterase.interfaces import network_commands
+    from posterase.interfaces import network_runs
 
     changes: dict[str, str | None] = {} if precision is None else {"precision": precision}
     if not pretraining:
         changes["pretraining"] = None
-    methods = network_commands.all_but(without or [])
-    blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
+    methods = network_runs.all_but(without or [])
+    blocks = network_runs.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
     if jobs:
-        network_commands.list_jobs(said, blocks, out, methods)
+        network_runs.list_jobs(said, blocks, out, methods)
     else:
-        network_commands.run_blocks(said, blocks, out, data, methods)
+        network_runs.run_blocks(said, blocks, out, data, methods)
 
 
 bench = Commands(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
@@ -393,7 +393,7 @@ UNREADABLE: Any = next(each for each in typer.BadParameter.__mro__ if each.__nam
 
 
 def main() -> None:
-    """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `status`."""
+    """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `exit_status`."""
     try:
         ended = app(prog_name="posterase", standalone_mode=False)
     except UNREADABLE as error:

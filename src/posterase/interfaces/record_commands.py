@@ -14,15 +14,15 @@ from rich.console import Console
 
 from posterase.errors import InvalidOptionError, LedgerError, PosteraseError
 from posterase.files import check_writable, written_whole
-from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
-from posterase.interfaces.say import Commands, Said, print_line, print_table
-from posterase.interfaces.status import BUSY, ERROR, REFUSED
+from posterase.interfaces.exit_status import BUSY, ERROR, REFUSED
+from posterase.interfaces.output import Commands, Said, print_line, print_table
+from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 
 if TYPE_CHECKING:
     from posterase.record.ledger import Verified
-    from posterase.record.notes import PublicKey
     from posterase.record.record import Record
     from posterase.record.requests import Request
+    from posterase.record.signed_notes import PublicKey
 
 requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_args_is_help=True)
 keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
@@ -130,7 +130,7 @@ def requests_project(
     Example: `posterase requests project radon.toml`
     """
     with opened_record(record, folder) as opened:
-        from posterase.interfaces.erasures import open_project, policy_of
+        from posterase.interfaces.projects import open_project, policy_of
         from posterase.record.project import Project
 
         project = Project.read(file)
@@ -290,7 +290,7 @@ def requests_run(
     Example: `posterase requests run radon --due-within 7d`
     """
     with opened_record(record, folder) as opened:
-        from posterase.interfaces.erasures import open_project
+        from posterase.interfaces.projects import open_project
         from posterase.record.runs import run
         from posterase.record.times import span_of
 

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from posterase.errors import InvalidOptionError
-from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.output import Said, print_line, print_table
 from posterase.interfaces.record_commands import keys, opened_record, requests
-from posterase.interfaces.say import Said, print_line, print_table
+from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 
 Within = Annotated[
     str | None, typer.Option(help="Run what is due so soon by itself: 7d, 36h, 2w. Else only where it is ordered.")
@@ -108,7 +108,7 @@ def requests_work(
     """
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once
-    from posterase.interfaces.erasures import open_project
+    from posterase.interfaces.projects import open_project
     from posterase.interfaces.worker import Worker
     from posterase.record.times import span_of
 

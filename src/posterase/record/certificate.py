@@ -16,7 +16,7 @@ from posterase.errors import LedgerError
 from posterase.record.canonical import canonical, parsed
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
-from posterase.record.notes import PublicKey
+from posterase.record.signed_notes import PublicKey
 
 SCHEMA = "posterase-certificate-1"
 

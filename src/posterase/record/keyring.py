@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from posterase.errors import KeyFileError
 from posterase.files import make_folder
-from posterase.record.notes import NAME, PublicKey, Signer
+from posterase.record.signed_notes import NAME, PublicKey, Signer
 
 SIGNING, PSEUDONYMS, PUBLIC = "signing.key", "pseudonyms.key", "public.key"
 STAGED = "signing.key.next"

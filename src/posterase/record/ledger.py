@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, NoteError, RequestError
 from posterase.record.canonical import canonical, parsed
 from posterase.record.merkle import Tree
-from posterase.record.notes import Checkpoint, PublicKey, Signer, opened, signed
+from posterase.record.signed_notes import Checkpoint, PublicKey, Signer, opened, signed
 from posterase.record.times import text_of, time_of
 
 FORMAT, VERSION = "posterase-ledger", 1

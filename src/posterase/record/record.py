@@ -36,13 +36,13 @@ from posterase.record.canonical import canonical
 from posterase.record.database import HEAD, Begin, Database
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
-from posterase.record.notes import PublicKey, Signer
 from posterase.record.privacy import mentions, written
 from posterase.record.project import NAME as PROJECT
 from posterase.record.project import Project
 from posterase.record.purge import owned
 from posterase.record.replay import check_tables, folder_digest
 from posterase.record.requests import OPEN, Answer, Request, State, request_id
+from posterase.record.signed_notes import PublicKey, Signer
 from posterase.record.times import due, now, regulation_of, text_of, time_of
 
 TOLERANCE = dt.timedelta(minutes=5)

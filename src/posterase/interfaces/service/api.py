@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from posterase.errors import LedgerError
 from posterase.interfaces.service.guards import Caller
 from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.shapes import (
+from posterase.interfaces.service.schemas import (
     IDENTITY,
     Discovery,
     Extension,
@@ -220,7 +220,7 @@ def _project_state(standing: Standing) -> ProjectState:
 
 def budget_of(project: Project) -> float:
     """What repeated erasures may add up to. What knows policies knows jax: it is imported where it is asked."""
-    from posterase.interfaces.erasures import policy_of
+    from posterase.interfaces.projects import policy_of
 
     return policy_of(project).budget
 

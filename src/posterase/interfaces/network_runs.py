@@ -18,8 +18,8 @@ from posterase.errors import InvalidOptionError, MissingExtraError, OutputError,
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.bars import bars, shown_on
-from posterase.interfaces.say import Said
+from posterase.interfaces.output import Said
+from posterase.interfaces.progress_bars import bars, shown_on
 
 SAMPLERS = ("sgld", "sghmc", "both")
 OPTIONAL = [name for name in bnn.METHODS if name not in ("retrain", "origin")]
