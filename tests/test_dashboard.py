@@ -286,7 +286,7 @@ def test_workers_outlive_a_server_that_is_killed(project):
     server.stdout.close()
     until(lambda: record.get(asked.subject_request_id).state == "completed", 60)
     until(lambda: subprocess.run(["pgrep", "-f", str(project)], capture_output=True).returncode == 1, 30)
-    verify(record.lines(), [record.keys.public])
+    verify(record.ledger_lines(), [record.keys.public])
     record.close()
 
 

@@ -31,10 +31,8 @@ def text_of(page):
 @pytest.mark.parametrize("page", sorted(f"docs/{path.name}" for path in (doc_pages.ROOT / "docs").glob("*.md")))
 def test_tests_that_a_page_names_are_there(page):
     for file, name in re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", text_of(page)):
-        assert f"def {name}(" in (doc_pages.ROOT / file).read_text() if name else (doc_pages.ROOT / file).exists(), (
-            file,
-            name,
-        )
+        path = doc_pages.ROOT / file
+        assert f"def {name}(" in path.read_text() if name else path.exists(), (file, name)
 
 
 QUOTED = {

@@ -344,10 +344,10 @@ def verify(
     Example: `posterase verify ledger.jsonl --key public.key --certificate certificate.json`
     """
     from posterase.record.certificate import read
-    from posterase.record.keyring import load_public
+    from posterase.record.keyring import load_public_key
     from posterase.record.ledger import verify as verify_lines
 
-    trusted = [load_public(each) for each in key]
+    trusted = [load_public_key(each) for each in key]
     documents = {each: _read(each) for each in certificate or []}
     notes = [_read(each).decode(errors="replace") for each in checkpoint or []]
     if ledger is None:

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -78,7 +77,7 @@ class Worker:
         self.stopping = False
         self._last_problem = ""
 
-    def work(self, idle: Callable[[], None] = lambda: time.sleep(PAUSE_S)) -> None:
+    def work(self) -> None:
         """Take one order after the other."""
         signal.signal(signal.SIGTERM, self._asked_to_end)
         signal.signal(signal.SIGINT, signal.SIG_IGN if self.parent else self._asked_to_end)  # else it is the parent's
@@ -86,10 +85,10 @@ class Worker:
         try:
             while not self._done():
                 try:
-                    self._work_with(open_record(self.url, self.folder, actor="the worker"), idle)
+                    self._work_with(open_record(self.url, self.folder, actor="the worker"))
                 except PosteraseError as error:  # the database is away, or keys were changed: open it again
                     self._complain(str(error))
-                    idle()
+                    time.sleep(PAUSE_S)
         except Stopped:
             pass
 
@@ -107,11 +106,11 @@ class Worker:
     def _done(self) -> bool:
         return self.stopping or (self.parent != 0 and os.getppid() != self.parent)
 
-    def _work_with(self, record: Record, idle: Callable[[], None]) -> None:
+    def _work_with(self, record: Record) -> None:
         try:
             while not self._done():
                 if not self._take_one(record):
-                    idle()
+                    time.sleep(PAUSE_S)
         finally:
             record.close()
 

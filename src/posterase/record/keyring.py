@@ -98,7 +98,7 @@ def load_keys(folder: Path) -> Keys:
     return Keys(_signer(_read_secret(folder, SIGNING)), secret)
 
 
-def load_public(path: Path) -> PublicKey:
+def load_public_key(path: Path) -> PublicKey:
     """A public key from its file."""
     try:
         return PublicKey.parse(path.read_text())

@@ -252,7 +252,7 @@ async def ledger(keeper: Kept, caller: Auditor) -> StreamingResponse:
     """The ledger, whole and signed, for `posterase verify`."""
     headers = {"Content-Disposition": 'attachment; filename="ledger.jsonl"'}
     record = await keeper.with_fresh_keys()
-    return StreamingResponse(record.lines(), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(record.ledger_lines(), media_type="application/jsonl", headers=headers)
 
 
 @router.get("/ledger/checkpoint", response_class=PlainTextResponse)

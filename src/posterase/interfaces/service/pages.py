@@ -11,7 +11,7 @@ import math
 import re
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 import jinja2
@@ -338,7 +338,7 @@ def _beginning(day: str) -> str | None:
 def _choices(record: Record) -> dict[str, Any]:
     return {
         "projects": [each.name for each in record.projects()],
-        "regulations": Regulation.__args__,  # type: ignore[attr-defined]
+        "regulations": get_args(Regulation),
         "today": now().date().isoformat(),
         "identity": str(uuid.uuid4()),
     }
@@ -390,7 +390,7 @@ def _ledger(record: Record) -> dict[str, Any]:
         "checkpoint": record.checkpoint(),
         "origin": record.origin,
         "key": str(record.keys.public),
-        "newest": record.newest(20),
+        "newest": record.newest_entries(20),
     }
 
 
