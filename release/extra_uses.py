@@ -189,7 +189,7 @@ def postgresql() -> None:
 
 def service() -> None:
     identity = record()
-    token = json.loads(command("keys", "token", "auditor", "--role", "audit", "--json"))["token"]
+    token = json.loads(command("tokens", "new", "auditor", "--role", "audit", "--json"))["token"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The command line: demo, erase, assess, report, reproduce, bench, data; requests, keys, verify, serve."""
+"""The command line: demo, erase, assess, report, reproduce, bench, data; requests, keys, tokens, verify, serve."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from posterase.interfaces.progress_bars import bars, shown_on
 from posterase.interfaces.record_commands import keys, requests, verify
 from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 from posterase.interfaces.service_commands import serve
+from posterase.interfaces.token_commands import tokens
 
 app = Commands(
     help="Erase data from a posterior.",
@@ -259,6 +260,7 @@ app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.add_typer(requests, name="requests")
 app.add_typer(keys, name="keys")
+app.add_typer(tokens, name="tokens")
 app.command()(verify)
 app.command()(serve)
 app.command()(erase)

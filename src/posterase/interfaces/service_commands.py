@@ -1,96 +1,21 @@
-"""`posterase serve`, `posterase requests work`, and the tokens of `posterase keys`."""
+"""`posterase serve` and `posterase requests work`."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from posterase.errors import InvalidOptionError
-from posterase.interfaces.output import Said, print_line, print_table
-from posterase.interfaces.record_commands import keys, opened_record, requests
+from posterase.interfaces.output import Said, print_line
+from posterase.interfaces.record_commands import opened_record, requests
 from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 
 Within = Annotated[
     str | None, typer.Option(help="Run what is due so soon by itself: 7d, 36h, 2w. Else only where it is ordered.")
 ]
 Grace = Annotated[float, typer.Option(min=0, help="Seconds that a run may go on when it is asked to end.")]
-
-
-@keys.command("token")
-def keys_token(
-    said: Said,
-    name: Annotated[str, typer.Argument(help="Who gets it: the ledger says so of what they do.")],
-    role: Annotated[list[str], typer.Option(help="submit, operate or audit; may be given several times.")],
-    expires: Annotated[
-        str | None, typer.Option(help="How long it is valid: 90d, 52w. Else until it is revoked.")
-    ] = None,
-    record: RecordUrl = DEFAULT_RECORD,
-    folder: KeysFolder = None,
-) -> None:
-    """Make a token for the service. It is shown this once: the record keeps only its hash.
-
-    Who submits hands requests in and follows those whose ids they know; who operates also lists, extends and runs them;
-    who audits sees everything and changes nothing.
-
-    Example: `posterase keys token "privacy desk" --role submit --expires 90d`
-    """
-    with opened_record(record, folder) as opened:
-        from posterase.record.times import span_of
-        from posterase.record.tokens import make_token
-
-        span = None if expires is None else span_of(expires)
-        made, secret = make_token(opened, name, role, span)
-    said.json({**dataclasses.asdict(made), "token": secret})
-    print_line(f"Token {made.id} of {made.name}, who may {' and '.join(made.roles)}; it is shown this once:")
-    print_line(secret)
-
-
-@keys.command("tokens")
-def keys_tokens(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -> None:
-    """Tokens that were made.
-
-    Example: `posterase keys tokens`
-    """
-    with opened_record(record, folder) as opened:
-        from posterase.record.tokens import tokens
-
-        found, now = tokens(opened), opened.clock()
-    said.json([dataclasses.asdict(each) for each in found])
-    head = ("token", "name", "roles", "made", "until", "")
-    rows = [
-        (
-            each.id,
-            each.name,
-            " ".join(each.roles),
-            each.made_at,
-            each.expires_at or "it is revoked",
-            "" if each.valid(now) else "revoked" if each.revoked_at else "expired",
-        )
-        for each in found
-    ]
-    print_table([head, *rows])
-
-
-@keys.command("revoke")
-def keys_revoke(
-    said: Said,
-    token: Annotated[str, typer.Argument(help="Its name, or its id.")],
-    record: RecordUrl = DEFAULT_RECORD,
-    folder: KeysFolder = None,
-) -> None:
-    """Make a token worthless from now on.
-
-    Example: `posterase keys revoke "privacy desk"`
-    """
-    with opened_record(record, folder) as opened:
-        from posterase.record.tokens import revoke_token
-
-        gone = revoke_token(opened, token)
-    said.json(dataclasses.asdict(gone))
-    print_line(f"Token {gone.id} of {gone.name} is revoked.")
 
 
 @requests.command("work")
@@ -136,7 +61,7 @@ def serve(
 ) -> None:
     """Serve the record over HTTP: requests in OpenDSR's shape, and a dashboard.
 
-    Everything needs a token: `posterase keys token NAME --role operate`.
+    Everything needs a token: `posterase tokens new NAME --role operate`.
 
     Example: `posterase serve --port 8350 --run-within 7d`
     """

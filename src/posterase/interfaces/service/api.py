@@ -45,7 +45,7 @@ from posterase.version import __version__
 
 WITHDRAWN = "withdrawn by whoever submitted it"
 
-bearer = HTTPBearer(auto_error=False, description="A token: posterase keys token NAME --role submit")
+bearer = HTTPBearer(auto_error=False, description="A token: posterase tokens new NAME --role submit")
 ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "Something in it is wrong."},
     401: {"model": Problem, "description": "There is no valid token."},
