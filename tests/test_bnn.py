@@ -217,7 +217,7 @@ def test_the_time_of_a_step_is_measured():
 
 def test_jobs_lists_and_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(bnn, "seconds_a_gradient", lambda _: 1.0)
-    result = CliRunner().invoke(app, ["reproduce", "digits", "--jobs", "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["reproduce", "digits", "--dry-run", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "fine-tuning" in result.output
     assert "in all" in result.output

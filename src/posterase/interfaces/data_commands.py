@@ -20,7 +20,8 @@ data = Commands(
 )
 
 Folder = Annotated[
-    Path | None, typer.Option(help="A data folder to look in first; then $POSTERASE_DATA and the user's cache.")
+    Path | None,
+    typer.Option("--data", help="A data folder to look in first; then $POSTERASE_DATA and the user's cache."),
 ]
 MARKS = {"ok": "green", "wrong": "bold red", "not known": "yellow", "not here": "dim"}
 

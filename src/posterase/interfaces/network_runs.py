@@ -49,7 +49,7 @@ def all_but(without: Sequence[str]) -> list[str]:
     return [name for name in bnn.METHODS if name not in left_out]
 
 
-def list_jobs(said: Said, blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
+def dry_run(said: Said, blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
     """What would run, what is finished already, and about how long it takes on this machine."""
     console = Console()
     with said.aside.status("timing one step on this machine"):
