@@ -28,7 +28,7 @@ requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_arg
 keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
 
 
-Identity = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
+RequestId = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
 Reason = Annotated[str, typer.Option(help="Why. The ledger keeps it: do not name the subject.")]
 
 
@@ -150,7 +150,9 @@ def requests_add(
     project: Annotated[str, typer.Argument(help="The project's name.")],
     subject: Annotated[str, typer.Argument(help="The subject's key, or - to read it from standard input.")],
     regulation: Annotated[str, typer.Option(help="gdpr, ccpa or other.")],
-    identity: Annotated[str | None, typer.Option("--id", help="The request's UUID; made where there is none.")] = None,
+    subject_request_id: Annotated[
+        str | None, typer.Option("--id", help="The request's UUID; made where there is none.")
+    ] = None,
     received_at: Annotated[str | None, typer.Option(help="When it was received, by RFC 3339; else now.")] = None,
     due_at: Annotated[str | None, typer.Option(help="When it is due, where no law says so.")] = None,
     record: RecordUrl = DEFAULT_RECORD,
@@ -163,7 +165,7 @@ def requests_add(
     key = sys.stdin.readline().rstrip("\r\n") if subject == "-" else subject
     with opened_record(record, folder) as opened:
         answer = opened.add(
-            project, key, regulation, subject_request_id=identity, received_at=received_at, due_at=due_at
+            project, key, regulation, subject_request_id=subject_request_id, received_at=received_at, due_at=due_at
         )
     said.json({"outcome": answer.outcome, **_shown(answer.request)})
     words = {
@@ -217,7 +219,7 @@ def requests_list(
 @requests.command("show")
 def requests_show(
     said: Said,
-    identity: Identity,
+    subject_request_id: RequestId,
     certificate: Annotated[Path | None, typer.Option(help="A file for its certificate, as JSON.")] = None,
     page: Annotated[Path | None, typer.Option(help="A file for the certificate as a page to read, HTML.")] = None,
     record: RecordUrl = DEFAULT_RECORD,
@@ -233,9 +235,9 @@ def requests_show(
     with opened_record(record, folder) as opened:
         from posterase.record.certificate import page as page_of
 
-        request, history = opened.get(identity), opened.history(identity)
+        request, history = opened.get(subject_request_id), opened.history(subject_request_id)
         if certificate is not None or page is not None:
-            made = opened.certificate(identity)
+            made = opened.certificate(subject_request_id)
             _write(certificate, made)
             _write(page, page_of(made).encode())
     said.json({**_shown(request), "history": [dataclasses.asdict(each) for each in history]})
@@ -248,28 +250,36 @@ def requests_show(
 
 @requests.command("extend")
 def requests_extend(
-    said: Said, identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
+    said: Said,
+    subject_request_id: RequestId,
+    reason: Reason,
+    record: RecordUrl = DEFAULT_RECORD,
+    folder: KeysFolder = None,
 ) -> None:
     """The longer term that the law allows, once, with the reason that the subject was told.
 
     Example: `posterase requests extend 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "many requests at once"`
     """
     with opened_record(record, folder) as opened:
-        request = opened.extend(identity, reason)
+        request = opened.extend(subject_request_id, reason)
     print_line(f"{request.subject_request_id} is due {request.due_at} now.")
     said.json(_shown(request))
 
 
 @requests.command("cancel")
 def requests_cancel(
-    said: Said, identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
+    said: Said,
+    subject_request_id: RequestId,
+    reason: Reason,
+    record: RecordUrl = DEFAULT_RECORD,
+    folder: KeysFolder = None,
 ) -> None:
     """Take a request back that waits.
 
     Example: `posterase requests cancel 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "withdrawn"`
     """
     with opened_record(record, folder) as opened:
-        request = opened.cancel(identity, reason)
+        request = opened.cancel(subject_request_id, reason)
     print_line(f"{request.subject_request_id} is {request.state}.")
     said.json(_shown(request))
 

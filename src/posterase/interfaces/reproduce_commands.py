@@ -244,7 +244,7 @@ def bench_posteriors(
     """
     if posteriordb is None and "POSTERASE_DATA" not in os.environ:
         raise InvalidOptionError(
-            "there is no folder of posteriordb.", "give --posteriordb FOLDER, or set POSTERASE_DATA."
+            "there is no folder of posteriordb.", "name it: --posteriordb FOLDER, or set POSTERASE_DATA."
         )
     folder = Path(os.environ["POSTERASE_DATA"]) / "posteriordb" if posteriordb is None else posteriordb
     make_folder(out.parent)

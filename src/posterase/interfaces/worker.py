@@ -54,7 +54,7 @@ class Worker:
         Its keys.
     opener
         Opens projects.
-    within
+    due_within
         Requests that are due so soon are run without an order. None: only orders are.
     grace_s
         How long a run may go on after the worker was asked to end.
@@ -68,12 +68,12 @@ class Worker:
         folder: Path,
         opener: Opener,
         *,
-        within: dt.timedelta | None = None,
+        due_within: dt.timedelta | None = None,
         grace_s: float = 30.0,
         parent: int = 0,
     ):
         self.url, self.folder, self.opener = url, folder, opener
-        self.within, self.grace_s, self.parent = within, grace_s, parent
+        self.due_within, self.grace_s, self.parent = due_within, grace_s, parent
         self.stopping = False
         self._last_problem = ""
 
@@ -122,13 +122,13 @@ class Worker:
         return any(self._run(record, each) for each in open_orders(record))
 
     def _order_what_is_due(self, record: Record) -> None:
-        if self.within is None:
+        if self.due_within is None:
             return
-        soon = record.clock() + self.within
+        soon = record.clock() + self.due_within
         for project in {each.project for each in record.find(states=("pending",), due_before=soon, limit=1000)}:
             last = newest_order(record, project)
             if last is None or last.ended_before(record.clock() - PERIOD):
-                place_order(record, project, self.within)
+                place_order(record, project, self.due_within)
 
     def _run(self, record: Record, order: Order) -> bool:
         """Run an order; False where another worker has the project."""
@@ -148,7 +148,7 @@ class Worker:
                     record.acting_as(order.actor),
                     order.project,
                     self.opener,
-                    due_within=order.within,
+                    due_within=order.due_within,
                     begun=begun,
                     report=report,
                 )
