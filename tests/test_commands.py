@@ -69,7 +69,11 @@ def test_what_a_command_says_for_people_is_told_to_machines_too():
     assert json.loads(run(spoken, ["lines", "--json"]).stdout) == {"said": ["one", "two"]}
     assert json.loads(run(spoken, ["goes-on", "--json"]).stdout) == {"at": 1}
     failed = run(spoken, ["fails", "--json"])
-    assert json.loads(failed.stdout)["error"] == {"kind": "OutputError", "what": "it is wrong.", "advice": "mend it."}
+    assert json.loads(failed.stdout)["error"] == {
+        "kind": "OutputError",
+        "problem": "it is wrong.",
+        "advice": "mend it.",
+    }
     assert isinstance(failed.exception, OutputError)
     refused = run(spoken, ["refuses", "--json"])
     assert (json.loads(refused.stdout), refused.exit_code) == ({"accepted": False}, 2)

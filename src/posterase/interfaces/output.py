@@ -77,7 +77,7 @@ class Said:
             with redirect_stdout(lines):
                 yield
         except PosteraseError as error:
-            self.document = {"error": {"kind": type(error).__name__, "what": error.problem, "advice": error.advice}}
+            self.document = {"error": {"kind": type(error).__name__, "problem": error.problem, "advice": error.advice}}
             self._print(lines)
             raise
         except typer.Exit:

@@ -306,10 +306,10 @@ def requests_run(
 
         span = None if due_within is None else span_of(due_within)
         ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=said.step)
+    said.json([] if ran is None else [_shown(each) for each in ran.requests])
     if ran is None:
         print_line(f"Another process is running {project}.")
         raise typer.Exit(BUSY)
-    said.json([_shown(each) for each in ran.requests])
     print_line(f"{ran}.")
     for each in ran.requests:
         rows = f", {each.rows} row{'s' if each.rows != 1 else ''}"
@@ -376,7 +376,11 @@ def verify(
         print_line(f"{path.name} is entry {place}.")
     if not notes:
         print_line("No checkpoint kept from earlier was given: entries cut off at the end would not be noticed.")
-    said.json(_ledger(found) | {"certificates": dict(zip(map(str, documents), found.certificates, strict=True))})
+    certificates = [
+        _certificate(path, found.origin, read(data)["signature"]["key"], entry=place)
+        for (path, data), place in zip(documents.items(), found.certificates, strict=True)
+    ]
+    said.json(_ledger(found) | {"certificates": certificates})
 
 
 def _verify_alone(said: Said, documents: dict[Path, bytes], trusted: list[PublicKey], notes: list[str]) -> None:
@@ -392,8 +396,13 @@ def _verify_alone(said: Said, documents: dict[Path, bytes], trusted: list[Public
         outside = "It is in no ledger: its erasure was outside a record."
         rest = outside if alone else "Whether it is in its ledger was not looked at."
         print_line(f"{path.name} is unchanged, and signed by {by.name} (key {by.id}). {rest}")
-        found.append({"certificate": str(path), "origin": by.name, "key": by.id, "outside_a_record": alone})
+        found.append(_certificate(path, by.name, by.id, alone=alone))
     said.json({"certificates": found})
+
+
+def _certificate(path: Path, origin: str, key: str, *, entry: int | None = None, alone: bool = False) -> dict[str, Any]:
+    """What a verified certificate says of itself, for machines; its entry where a ledger was looked at."""
+    return {"certificate": str(path), "origin": origin, "key": key, "entry": entry, "outside_a_record": alone}
 
 
 def _ledger(found: Verified) -> dict[str, Any]:
