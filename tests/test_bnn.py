@@ -215,7 +215,7 @@ def test_the_time_of_a_step_is_measured():
     assert 0 < bnn.seconds_a_gradient(TINY) < 10
 
 
-def test_jobs_lists_and_runs_nothing(tmp_path, monkeypatch):
+def test_a_dry_run_lists_and_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(bnn, "seconds_a_gradient", lambda _: 1.0)
     result = CliRunner().invoke(app, ["reproduce", "digits", "--dry-run", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
