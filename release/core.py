@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from release.environments import CheckError, new, project, pythons, ran, uv, versions, wheel
-from release.using import missing, use
+from release.run_uses import missing, use
 
 MOST = 1.5
 """How many times `import jax, equinox` an `import posterase` may take."""

@@ -13,7 +13,7 @@ from tests.databases import new_database, postgresql_server
 
 from posterase.interfaces.doctor import EXTRAS
 from release.environments import ROOT, CheckError, new, project, pythons, uv, versions, wheel
-from release.using import missing, script, use
+from release.run_uses import missing, script, use
 
 
 def run() -> dict[str, Any]:

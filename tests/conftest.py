@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxtyping import install_import_hook
 
-os.environ["POSTERASE_COMPILATION_CACHE"] = "off"  # tests leave the user's folder alone; test_programs.py has its own
+os.environ["POSTERASE_COMPILATION_CACHE"] = "off"  # the user's folder is left alone; test_kept_programs.py has its own
 
 with install_import_hook("posterase", "beartype.beartype"):
     import posterase

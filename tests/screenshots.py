@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posterase.interfaces.erasures import open_project
+from posterase.interfaces.projects import open_project
 from posterase.record.keyring import new_keys
 from posterase.record.project import Project
 from posterase.record.record import Record

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from posterase.record.project import Project
-from posterase.record.runs import Erased, Facts
+from posterase.record.runs import Facts, WasErased
 
 ROWS_EACH = 3
 
@@ -109,7 +109,7 @@ def read_draws(folder: Path) -> dict[str, list[int]]:
 def opener(delay: float = 0.0, **options: Any):
     """Opens the draws; an erasure takes some time."""
 
-    def opened(project: Project, erased: Erased) -> Counted:
+    def opened(project: Project, erased: WasErased) -> Counted:
         values = json.loads(project.draws_path.read_text())
         time.sleep(delay)
         return Counted(**values, **options)

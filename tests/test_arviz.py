@@ -16,7 +16,7 @@ from posterase import tree_files
 from posterase.bridges.arviz import with_groups
 from posterase.errors import AmbiguousRowsError
 from posterase.interfaces.cli import app, main
-from posterase.interfaces.status import ERROR, REFUSED, STOPPED
+from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from tests.oracles import LinearRegression
 
 ORACLE = LinearRegression.make()

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from posterase.errors import DivergedError, InputFileError, InvalidOptionError, OutputError
 from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables, grids
 from posterase.experiments.stages import Stages
-from posterase.interfaces import network_commands
+from posterase.interfaces import network_runs
 from posterase.interfaces.cli import app
-from posterase.interfaces.say import Said
+from posterase.interfaces.output import Said
 
 TINY = dataclasses.replace(
     bnn.PAPER["digits"][0],
@@ -215,9 +215,9 @@ def test_the_time_of_a_step_is_measured():
     assert 0 < bnn.seconds_a_gradient(TINY) < 10
 
 
-def test_jobs_lists_and_runs_nothing(tmp_path, monkeypatch):
+def test_a_dry_run_lists_and_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(bnn, "seconds_a_gradient", lambda _: 1.0)
-    result = CliRunner().invoke(app, ["reproduce", "digits", "--jobs", "--out", str(tmp_path / "out")])
+    result = CliRunner().invoke(app, ["reproduce", "digits", "--dry-run", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
     assert "fine-tuning" in result.output
     assert "in all" in result.output
@@ -226,16 +226,16 @@ def test_jobs_lists_and_runs_nothing(tmp_path, monkeypatch):
 
 def test_what_cannot_be_run_is_refused_at_once():
     with pytest.raises(InvalidOptionError, match="--sampler"):
-        network_commands.chosen("digits", "nuts", None, False)
+        network_runs.chosen("digits", "nuts", None, False)
     with pytest.raises(InvalidOptionError, match="use 130 or 143"):
-        network_commands.chosen("digits", "sgld", 5, False)
+        network_runs.chosen("digits", "sgld", 5, False)
 
 
 def test_results_of_other_settings_are_not_overwritten(ran, tmp_path):
     bnn_files.write_block(ran[2], tmp_path)
     other = dataclasses.replace(TINY, seed=5)
     with pytest.raises(OutputError, match="another seed"):
-        network_commands.run_blocks(Said(False, False), [other], tmp_path, None)
+        network_runs.run_blocks(Said(False, False), [other], tmp_path, None)
 
 
 def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):
@@ -244,7 +244,7 @@ def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):
     for path in ran[0].iterdir():
         (tmp_path / "stages" / path.name).write_bytes(path.read_bytes())
     monkeypatch.setitem(bnn.PAPER, "digits", (TINY, (TINY.removed, TINY.removed)))
-    monkeypatch.setattr(network_commands, "chosen", lambda *_, **__: [TINY])
+    monkeypatch.setattr(network_runs, "chosen", lambda *_, **__: [TINY])
     result = CliRunner().invoke(app, ["reproduce", "digits", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     written = {path.name for path in tmp_path.iterdir()}
@@ -257,11 +257,11 @@ def test_the_command_writes_tables_and_figures(ran, monkeypatch, tmp_path):
 
 
 def test_methods_can_be_left_out():
-    assert network_commands.all_but(["fine-tuning", "floor"])[:3] == ["retrain", "origin", "paper"]
-    assert "importance sampling" not in network_commands.all_but(["importance-sampling"])
+    assert network_runs.all_but(["fine-tuning", "floor"])[:3] == ["retrain", "origin", "paper"]
+    assert "importance sampling" not in network_runs.all_but(["importance-sampling"])
     for name in ("retrain", "magic"):
         with pytest.raises(InvalidOptionError, match="--without"):
-            network_commands.all_but([name])
+            network_runs.all_but([name])
 
 
 def test_rewinding_keeps_to_its_budget_and_writes_for_as_long_as_it_rewound():

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from posterase.errors import OutputError
 from posterase.interfaces.cli import app
-from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.output import Commands, Said
 
 
 def commands(group=None, path=()):
@@ -69,7 +69,11 @@ def test_what_a_command_says_for_people_is_told_to_machines_too():
     assert json.loads(run(spoken, ["lines", "--json"]).stdout) == {"said": ["one", "two"]}
     assert json.loads(run(spoken, ["goes-on", "--json"]).stdout) == {"at": 1}
     failed = run(spoken, ["fails", "--json"])
-    assert json.loads(failed.stdout)["error"] == {"kind": "OutputError", "what": "it is wrong.", "advice": "mend it."}
+    assert json.loads(failed.stdout)["error"] == {
+        "kind": "OutputError",
+        "problem": "it is wrong.",
+        "advice": "mend it.",
+    }
     assert isinstance(failed.exception, OutputError)
     refused = run(spoken, ["refuses", "--json"])
     assert (json.loads(refused.stdout), refused.exit_code) == ({"accepted": False}, 2)

@@ -226,7 +226,7 @@ def environment(folder):
 def started(folder):
     posterase(folder, "keys", "new", "example.org/erasures")
     posterase(folder, "requests", "project", "visits/project.toml")
-    secret = json.loads(posterase(folder, "keys", "token", "desk", "--role", "operate", "--json"))["token"]
+    secret = json.loads(posterase(folder, "tokens", "new", "desk", "--role", "operate", "--json"))["token"]
     words = command("serve", "--port", "0", "--json")
     server = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True)
     lines = ""
@@ -286,7 +286,7 @@ def test_workers_outlive_a_server_that_is_killed(project):
     server.stdout.close()
     until(lambda: record.get(asked.subject_request_id).state == "completed", 60)
     until(lambda: subprocess.run(["pgrep", "-f", str(project)], capture_output=True).returncode == 1, 30)
-    verify(record.lines(), [record.keys.public])
+    verify(record.ledger_lines(), [record.keys.public])
     record.close()
 
 

@@ -396,7 +396,7 @@ def test_list(folder):
 
 def test_where(folder, tmp_path):
     lay_out(tmp_path / "mine", "grey/train-x", gz=True)
-    text = said("where", "grey", "--folder", tmp_path / "mine")
+    text = said("where", "grey", "--data", tmp_path / "mine")
     assert f"{tmp_path / 'mine'}: 1 file\n    grey/train-x.gz\n" in text
     assert f"{folder}: no files" in text
     assert "colour" not in text

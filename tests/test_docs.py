@@ -45,7 +45,7 @@ ELSEWHERE = {
     'pip install "jax[cuda13]"': "on a GPU, by hand",
     "pip install .": "the newcomer's test, with extras",
     "posterase reproduce page FOLDER --out PAGE.md": "test_bnn_tables.py, with a folder",
-    "posterase keys revoke NAME": "test_every_example_works_as_pasted, with a name",
+    "posterase tokens revoke NAME": "test_every_example_works_as_pasted, with a name",
     "posterase demo": "test_every_long_example_works_as_pasted, into another folder",
     "posterase reproduce gmm": "the same",
     "posterase reproduce diabetes": "test_every_example_works_as_pasted, into another folder",
@@ -251,8 +251,8 @@ PREPARED = {
 
 IN_ORDER = [
     *("keys new", "requests project", "requests add", "requests list", "requests extend", "requests run"),
-    *("requests show", "requests cancel", "requests export", "verify", "keys show", "keys rotate", "keys token"),
-    *("keys tokens", "keys revoke", "erase", "assess", "report", "doctor", "data list", "data where", "data check"),
+    *("requests show", "requests cancel", "requests export", "verify", "keys show", "keys rotate", "tokens new"),
+    *("tokens list", "tokens revoke", "erase", "assess", "report", "doctor", "data list", "data where", "data check"),
     *("reproduce fashion-mnist", "reproduce cifar10", "reproduce page", "reproduce diabetes", "reproduce rungs"),
 ]
 LONG = ["demo", "reproduce gmm", "reproduce digits"]

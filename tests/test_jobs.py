@@ -27,8 +27,8 @@ from posterase.errors import (
 )
 from posterase.interfaces import builders
 from posterase.interfaces.cli import app, main
+from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from posterase.interfaces.jobs import Job, ids
-from posterase.interfaces.status import ERROR, REFUSED, STOPPED
 from posterase.record.certificate import page, schema
 
 PEOPLE, VISITS, DRAWS = 25, 4, 500

@@ -17,7 +17,7 @@ from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, Note
 from posterase.record.canonical import canonical, parsed
 from posterase.record.ledger import Entry, checkpoint, exported, verify
 from posterase.record.merkle import Tree, leaf_hash, node_hash
-from posterase.record.notes import Checkpoint, PublicKey, Signer, opened, signed
+from posterase.record.signed_notes import Checkpoint, PublicKey, Signer, opened, signed
 
 # --- canonical JSON
 

@@ -107,8 +107,8 @@ def test_the_bench_without_its_data(tmp_path, monkeypatch):
     monkeypatch.delenv("POSTERASE_DATA", raising=False)
     out = tmp_path / "table.md"
     done = CliRunner().invoke(app, ["bench", "posteriors", "--out", str(out)])
-    assert "name it: --data" in str(done.exception)
-    done = CliRunner().invoke(app, ["bench", "posteriors", "--out", str(out), "--data", str(tmp_path)])
+    assert "name it: --posteriordb" in str(done.exception)
+    done = CliRunner().invoke(app, ["bench", "posteriors", "--out", str(out), "--posteriordb", str(tmp_path)])
     assert "cannot be read" in str(done.exception)
     assert not out.exists()
 

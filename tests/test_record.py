@@ -22,7 +22,7 @@ from posterase.record.canonical import canonical
 from posterase.record.keyring import (
     Keys,
     load_keys,
-    load_public,
+    load_public_key,
     new_keys,
     promote_staged,
     rotated,
@@ -30,10 +30,10 @@ from posterase.record.keyring import (
     staged_keys,
 )
 from posterase.record.ledger import verify
-from posterase.record.notes import Signer
 from posterase.record.privacy import WITHHELD, mentions, told, written
 from posterase.record.project import Project
 from posterase.record.record import Record
+from posterase.record.signed_notes import Signer
 from posterase.record.times import due, span_of, text_of, time_of
 from tests.databases import new_database
 
@@ -384,7 +384,7 @@ def test_keys_are_files_for_their_owner_only(tmp_path):
         with pytest.raises(KeyFileError, match="can be read by others"):
             load_keys(tmp_path / "keys")
         path.chmod(0o600)
-    assert load_keys(tmp_path / "keys").public == made.public == load_public(tmp_path / "keys" / "public.key")
+    assert load_keys(tmp_path / "keys").public == made.public == load_public_key(tmp_path / "keys" / "public.key")
     with pytest.raises(KeyFileError, match="already"):
         new_keys(tmp_path / "keys", NAME)
 
@@ -409,7 +409,7 @@ def test_keys_that_are_none(tmp_path):
     with pytest.raises(KeyFileError, match="blanks"):
         new_keys(tmp_path / "b", "two words")
     with pytest.raises(KeyFileError, match="cannot be read"):
-        load_public(tmp_path / "none.key")
+        load_public_key(tmp_path / "none.key")
 
 
 def test_no_secret_is_in_what_is_printed():
@@ -437,7 +437,7 @@ def test_keys_are_rotated_and_what_the_old_one_signed_is_verified_still(record, 
     record.rotate(rotated(record.keys).signer)
     record.add("radon", "AITKIN", "gdpr", subject_request_id=an_id(2))
     for key in (old, record.keys.public):
-        found = verify(record.lines(), [key], checkpoints=[kept])
+        found = verify(record.ledger_lines(), [key], checkpoints=[kept])
         assert found.keys == (old, record.keys.public)
     with pytest.raises(KeyFileError):
         Record.open(str(record.database.url.render_as_string(hide_password=False)), some_keys(), actor="a")
@@ -460,7 +460,7 @@ def test_a_change_of_keys_that_was_cut_off_goes_on(tmp_path):
     staged = staged_keys(tmp_path / "keys", keys)
     Record.open(url, staged, actor="a").close()
     promote_staged(tmp_path / "keys")
-    assert load_keys(tmp_path / "keys").public == new.public == load_public(tmp_path / "keys" / "public.key")
+    assert load_keys(tmp_path / "keys").public == new.public == load_public_key(tmp_path / "keys" / "public.key")
     assert staged_keys(tmp_path / "keys", keys) is None
 
 
@@ -494,7 +494,7 @@ def test_no_subject_is_in_the_database_in_clear(record, url, tmp_path):
             content = "".join(str(connection.execute(f"SELECT * FROM {name}").fetchall()) for name in names).encode()
     assert an_id().encode() in content
     assert b"PLANTED" not in content
-    assert b"PLANTED" not in b"".join(record.lines())
+    assert b"PLANTED" not in b"".join(record.ledger_lines())
     assert record.pseudonym("radon", "ANOKA") != record.pseudonym("another", "ANOKA")
 
 

@@ -99,12 +99,14 @@ def test_from_the_request_to_the_verified_certificate(here):
     assert "completed" in call("requests", "show", first, "--certificate", "certificate.json", "--page", "page.html")
     said = call("requests", "export", "ledger.jsonl", "--checkpoint", "checkpoint.txt")
     assert "whole and unchanged" in said
-    verified = call(
-        *("verify", "ledger.jsonl", "--key", "keys/public.key"),
-        *("--certificate", "certificate.json", "--checkpoint", "checkpoint.txt"),
-    )
-    assert re.search(r"certificate.json is entry \d+", verified)
+    words = ("--key", "keys/public.key", "--certificate", "certificate.json")
+    verified = call("verify", "ledger.jsonl", *words, "--checkpoint", "checkpoint.txt")
+    entry = int(re.search(r"certificate.json is entry (\d+)", verified)[1])
     certificate = json.loads((here / "certificate.json").read_text())
+    told = {"certificate": "certificate.json", "origin": "example.org/erasures", "outside_a_record": False}
+    told |= {"key": certificate["signature"]["key"]}
+    assert json.loads(call("verify", "ledger.jsonl", *words, "--json"))["certificates"] == [told | {"entry": entry}]
+    assert json.loads(call("verify", *words, "--json"))["certificates"] == [told | {"entry": None}]
     assert certificate["rows"]["count"] == VISITS
     assert certificate["erasure"]["verdict"]["epsilon"]["value"] < 0.05
     assert "other files in the project's folder, which may hold the rows: 1 .npz file" in certificate["not_erased"]

@@ -587,7 +587,7 @@ def test_certificates_of_both_databases_are_the_same_bytes(tmp_path, server):
         record.register(project(folder))
         add(record, "s1", "s2", "nobody")
         run(record, "radon", opener())
-        made.append(([record.certificate(an_id(number)) for number in (1, 2, 3)], list(record.lines())))
+        made.append(([record.certificate(an_id(number)) for number in (1, 2, 3)], list(record.ledger_lines())))
         record.close()
     assert made[0] == made[1]
 
@@ -632,7 +632,9 @@ def test_nothing_that_is_kept_or_said_names_the_subject(record, url, folder, tmp
     made = record.certificate(an_id(1))
     jsonschema.validate(json.loads(made), schema())
     said = capfd.readouterr()
-    content = b"".join([made, page(made).encode(), *record.lines(), repr(ran).encode(), (said.out + said.err).encode()])
+    content = b"".join(
+        [made, page(made).encode(), *record.ledger_lines(), repr(ran).encode(), (said.out + said.err).encode()]
+    )
     if url.startswith("sqlite"):
         content += b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert b"planted" not in content.lower()
@@ -646,7 +648,7 @@ def test_nothing_that_is_kept_or_said_names_the_subject(record, url, folder, tmp
     with pytest.raises(RecordError) as raised:
         run(record, "radon", failing)
     errors = [raised.value, raised.value.__cause__, raised.value.__context__]
-    assert "PLANTED" not in "".join([*map(repr, errors), *map(str, record.lines())])
+    assert "PLANTED" not in "".join([*map(repr, errors), *map(str, record.ledger_lines())])
 
 
 @pytest.mark.parametrize(

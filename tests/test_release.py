@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from release import core, uses
+from release import core, extra_uses
 from release.environments import project
 
 import posterase as pe
@@ -76,4 +76,4 @@ def test_the_papers_are_in_the_sdist():
 
 
 def test_every_extra_has_a_use():
-    assert list(uses.USES) == list(project()["optional-dependencies"])
+    assert list(extra_uses.USES) == list(project()["optional-dependencies"])

@@ -15,18 +15,18 @@ import sqlalchemy as sa
 
 from posterase.errors import InvalidOptionError, LedgerError, NotFoundError, RequestError, WrongStateError
 from posterase.interfaces.service import api, connections, pages
-from posterase.interfaces.service.limits import MOST, Rates
+from posterase.interfaces.service.rates import MOST, Rates
 from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
 from posterase.record import schema
 from posterase.record.keyring import promote_staged, rotated, stage_signer
-from posterase.record.notes import PublicKey
 from posterase.record.orders import newest_order, open_orders, order, order_of, place_order
 from posterase.record.overview import counts, late, standings
 from posterase.record.project import Project
 from posterase.record.record import Record
+from posterase.record.signed_notes import PublicKey
 from posterase.record.times import now
 from posterase.record.tokens import make_token, revoke_token, token_of, tokens
 from tests.databases import new_database
@@ -184,11 +184,11 @@ def test_everything_is_refused_without_a_token(address):
         ("GET", "/ledger", ("operate", "audit")),
         ("GET", "/ledger/checkpoint", ("operate", "audit")),
         ("POST", "/ledger/verification", ("operate", "audit")),
-        ("GET", "/runs/1", ("operate", "audit")),
+        ("GET", "/orders/1", ("operate", "audit")),
         ("POST", "/requests", ("submit", "operate")),
         ("DELETE", f"/requests/{NOBODYS}", ("submit", "operate")),
         ("POST", f"/requests/{NOBODYS}/extension", ("operate",)),
-        ("POST", "/projects/visits/runs", ("operate",)),
+        ("POST", "/projects/visits/orders", ("operate",)),
     ],
 )
 def test_a_role_allows_what_it_says(callers, method, path, roles):
@@ -301,7 +301,7 @@ def test_the_ledger_is_handed_out_and_verified(callers, folder, record):
     try:
         told = callers["audit"].post("/ledger/verification").json()
         assert told["whole"] is False
-        assert "rows" in told["said"]
+        assert "rows" in told["message"]
     finally:
         with record.database.writing() as connection:
             connection.execute(schema.requests.update().where(schema.requests.c.state == "pending").values(rows=None))
@@ -473,13 +473,13 @@ def test_a_revoked_token_ends_its_sessions(address, record):
 
 def test_a_form_sent_twice_is_one_request(signed_in, record):
     page = signed_in.get("/dashboard/submit").text
-    form = {name: re.search(rf'name="{name}" value="([^"]+)"', page)[1] for name in ("csrf", "identity")}
+    form = {name: re.search(rf'name="{name}" value="([^"]+)"', page)[1] for name in ("csrf", "subject_request_id")}
     form |= {"project": "visits", "subject": "s5", "regulation": "gdpr", "received": "", "due": ""}
     answers = [signed_in.post("/dashboard/submit", data=form) for _ in range(2)]
     assert {answer.status_code for answer in answers} == {303}
     assert answers[0].headers["location"] == answers[1].headers["location"]
     assert signed_in.post("/dashboard/submit", data=form | {"subject": "s6"}).status_code == 409
-    wrong = signed_in.post("/dashboard/submit", data=form | {"identity": str(uuid.uuid4()), "project": "<b>"})
+    wrong = signed_in.post("/dashboard/submit", data=form | {"subject_request_id": str(uuid.uuid4()), "project": "<b>"})
     assert wrong.status_code == 400
     assert "&lt;b&gt;" in wrong.text
     assert "<b>" not in wrong.text
@@ -613,7 +613,7 @@ def test_what_is_due_soon_is_run_by_itself_and_not_for_ever(small):
     record, _, folder = small
     late_one = record.add("visits", "s1", "gdpr", received_at=record.clock() - dt.timedelta(days=28)).request
     record.add("visits", "s2", "gdpr")
-    worker = Worker(str(record.database.url), folder / "keys", opener(), within=dt.timedelta(days=7))
+    worker = Worker(str(record.database.url), folder / "keys", opener(), due_within=dt.timedelta(days=7))
     assert worker._take_one(record)
     assert record.get(late_one.subject_request_id).state == "completed"
     assert counts(record) == {"completed": 1, "pending": 1}
@@ -721,10 +721,10 @@ def test_requests_over_http_are_those_of_the_record(small):
     with serving(url, folder) as at, client(at, secret) as caller:
         asked = submission("s1")
         assert caller.post("/requests", json=asked).status_code == 201
-        run = caller.post("/projects/visits/runs").json()
-        assert run["state"] == "waiting"
+        ordered = caller.post("/projects/visits/orders").json()
+        assert ordered["state"] == "waiting"
         with working(url, folder):
-            until(lambda: caller.get(f"/runs/{run['run']}").json()["state"] == "done")
+            until(lambda: caller.get(f"/orders/{ordered['order']}").json()["state"] == "done")
         assert caller.get(f"/requests/{asked['subject_request_id']}").json()["results_count"] == 3
         document = caller.get(f"/requests/{asked['subject_request_id']}/certificate").content
         assert record.certificate(asked["subject_request_id"]) == document
@@ -740,7 +740,7 @@ def test_a_port_that_is_taken_is_told_first(tmp_path):
             serve("sqlite:///nowhere.db", tmp_path, port=taken.getsockname()[1], **SERVED)
 
 
-SERVED = {"host": "127.0.0.1", "workers": 0, "within": None, "grace_s": 0.0, "settings": Settings()}
+SERVED = {"host": "127.0.0.1", "workers": 0, "due_within": None, "grace_s": 0.0, "settings": Settings()}
 
 
 # --- the document
@@ -748,9 +748,12 @@ SERVED = {"host": "127.0.0.1", "workers": 0, "within": None, "grace_s": 0.0, "se
 
 def test_the_document_says_what_is_answered(callers):
     document = callers["submit"].get("/openapi.json").json()
-    assert {"/requests", "/requests/{identity}", "/requests/{identity}/certificate", "/health"} <= document[
-        "paths"
-    ].keys()
+    assert {
+        "/requests",
+        "/requests/{subject_request_id}",
+        "/requests/{subject_request_id}/certificate",
+        "/health",
+    } <= document["paths"].keys()
     assert not any(path.startswith("/dashboard") for path in document["paths"])
     for path in document["paths"].values():
         for operation in path.values():

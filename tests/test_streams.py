@@ -33,7 +33,7 @@ from posterase.errors import (
     StreamError,
     UnsupportedModelError,
 )
-from posterase.interfaces.erasures import data_digest
+from posterase.interfaces.projects import data_digest
 from posterase.log_densities import LogDensity
 from posterase.numerics.densities import evaluate
 from posterase.rows import table_of

@@ -237,5 +237,5 @@ def _read(path: Path) -> Any:
     except (OSError, zipfile.BadZipFile, ValueError) as error:
         raise InputFileError(
             f"{str(path)!r} cannot be read: {error}",
-            "name the folder with posteriordb's data/ and draws/ (--data, or posteriordb in POSTERASE_DATA).",
+            "name the folder with posteriordb's data/ and draws/ (--posteriordb, or posteriordb in POSTERASE_DATA).",
         ) from error

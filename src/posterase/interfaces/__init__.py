@@ -1,1 +1,1 @@
-"""Ways in from outside: the command line. An edge: nothing imports it."""
+"""Ways in from outside: the command line, the service and the report. An edge: nothing imports it."""

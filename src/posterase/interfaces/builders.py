@@ -22,7 +22,7 @@ from posterase.rows import RowTable, table_of
 from posterase.spelling import did_you_mean
 from posterase.version import __version__
 
-Erased = Callable[[Iterable[Any]], list[bool]]
+WasErased = Callable[[Iterable[Any]], list[bool]]
 """Which of these subjects were erased before."""
 
 Failed = Callable[[str, Exception], PosteraseError]
@@ -57,7 +57,7 @@ class Builder(NamedTuple):
     wrong: type[PosteraseError]
     failed: Failed
 
-    def __call__(self, draws: Path, erased: Erased) -> Fit:
+    def __call__(self, draws: Path, erased: WasErased) -> Fit:
         """`build(draws)` or `build(draws, erased)`, by name where it has the name."""
         problem: PosteraseError
         try:
@@ -70,7 +70,7 @@ class Builder(NamedTuple):
             problem = self.failed(self.name, error)
         raise problem  # not while the other one is handled: it would be its context
 
-    def _called(self, draws: Path, erased: Erased) -> Any:
+    def _called(self, draws: Path, erased: WasErased) -> Any:
         try:
             parameters = inspect.signature(self.build).parameters
         except (TypeError, ValueError):

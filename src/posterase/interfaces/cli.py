@@ -1,30 +1,26 @@
-"""The command line: demo, erase, assess, report, reproduce, bench, data; requests, keys, verify, serve."""
+"""The command line: demo, erase, assess, report, reproduce, bench, data; requests, keys, tokens, verify, serve."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 import posterase
-from posterase.errors import InvalidOptionError, MissingExtraError, PeerLostError, PosteraseError
-from posterase.extras import need
-from posterase.files import make_folder, written_whole
-from posterase.interfaces.bars import bars, shown_on
+from posterase.errors import PeerLostError, PosteraseError
 from posterase.interfaces.data_commands import data
+from posterase.interfaces.exit_status import ERROR, STOPPED
 from posterase.interfaces.file_commands import assess, erase, report
-from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.output import Commands, Said
 from posterase.interfaces.record_commands import keys, requests, verify
-from posterase.interfaces.say import Commands, Said
+from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.interfaces.reproduce_commands import bench, demo, reproduce
 from posterase.interfaces.service_commands import serve
-from posterase.interfaces.status import ERROR, STOPPED
+from posterase.interfaces.token_commands import tokens
 
 app = Commands(
     help="Erase data from a posterior.",
@@ -49,272 +45,18 @@ def root(
     """Erase data from a posterior."""
 
 
-SamplerName = Literal["sgld", "sghmc"]
-Out = Annotated[Path, typer.Option(help="Folder for figures and results; made where it is not there.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
-
-
-@app.command()
-def demo(said: Said, out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
-    """The paper's Section 5.1: a Gaussian mixture's posterior forgets 800 of 2,000 points, by SGLD and SGHMC.
-
-    Example: `posterase demo --out /tmp`
-    """
-    _reproduce_gmm(said, out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
-    Console().print(
-        "What to try next: `posterase reproduce gmm` (more chains, and what the sampler's steps do without the shift), "
-        "`posterase reproduce diabetes` (an exact answer to compare with), and the tutorial *Forget one person* on a "
-        "survey.",
-        markup=False,
-    )
-
-
-reproduce = Commands(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
+app.command()(demo)
+app.command()(erase)
+app.command()(assess)
+app.command()(report)
+app.command()(verify)
+app.command()(serve)
 app.add_typer(reproduce, name="reproduce")
-
-
-@reproduce.command("gmm")
-def reproduce_gmm(
-    said: Said,
-    out: Out = Path("posterase-gmm"),
-    seed: Seed = 0,
-    sampler: Annotated[str, typer.Option(help="sgld, sghmc or both.")] = "both",
-    chains: Annotated[int, typer.Option(min=1, max=1000, help="Chains of each posterior.")] = 8,
-) -> None:
-    """The paper's Gaussian mixture (Section 5.1, Appendix C): table, Figure 1, and every setting as JSON.
-
-    Example: `posterase reproduce gmm --sampler sgld --seed 1 --out /tmp`
-    """
-    samplers: dict[str, tuple[SamplerName, ...]] = {"sgld": ("sgld",), "sghmc": ("sghmc",), "both": ("sgld", "sghmc")}
-    if sampler not in samplers:
-        raise InvalidOptionError(f"--sampler is {sampler!r}.", "use sgld, sghmc or both.")
-    _reproduce_gmm(said, out, seed, samplers[sampler], chains, ablation=True)
-
-
-@reproduce.command("diabetes")
-def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: Seed = 0) -> None:
-    """A regression forgets patients: before, after each eraser, and the exact answer.
-
-    Example: `posterase reproduce diabetes --out /tmp`
-    """
-    from posterase.experiments import diabetes, figures, tables
-
-    target = make_folder(out) / "diabetes.png"
-    console = Console()
-    with said.aside.status("drawing from the posterior of 442 patients") as status:
-        requests = diabetes.run(seed, report=status.update)
-    for request in requests:
-        console.print(tables.diabetes_table(request), "")
-    console.print(
-        "The floor is an independent sample of the exact answer, of the same size: what chance alone leaves.\n"
-        "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
-    )
-    drawn = _draw(console, lambda: figures.draw_diabetes(requests, target))
-    said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": drawn})
-
-
-@reproduce.command("rungs")
-def reproduce_rungs(said: Said, out: Out = Path("posterase-rungs"), seed: Seed = 0) -> None:
-    """What every rung of the ladder does to the same cloud of draws: a regression of two parameters, seen.
-
-    Example: `posterase reproduce rungs --out /tmp`
-    """
-    from posterase.experiments import figures, rungs, tables
-
-    target = make_folder(out) / "rungs.png"
-    console = Console()
-    with said.aside.status("sampling") as status:
-        seen = rungs.run(seed, report=status.update)
-    console.print(tables.rungs_table(seen), "")
-    drawn = _draw(console, lambda: figures.draw_rungs(seen, target))
-    said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": drawn})
-
-
-Sampler = Annotated[str, typer.Option(help="sgld, sghmc or both.")]
-Removed = Annotated[int | None, typer.Option(help="One of the experiment's two numbers of removed rows; else both.")]
-Quick = Annotated[bool, typer.Option("--quick", help="A tenth of everything, for a look on a CPU.")]
-Jobs = Annotated[bool, typer.Option("--jobs", help="Run nothing: list what would run, and an estimate of the time.")]
-Data = Annotated[Path | None, typer.Option(help="A data folder to look in first; `posterase data where` lists others.")]
-Precision = Annotated[
-    Literal["float32", "bfloat16"] | None,
-    typer.Option(help="Of the products of matrices; parameters and noise are float32 in both. Else as the data set's."),
-]
-Pretraining = Annotated[bool, typer.Option("--pretraining/--no-pretraining", help="Start from a pre-trained network.")]
-Without = Annotated[list[str] | None, typer.Option(help="A method to leave out; may be given several times.")]
-
-
-@reproduce.command("fashion-mnist")
-def reproduce_fashion_mnist(
-    said: Said,
-    out: Out = Path("posterase-fashion-mnist"),
-    seed: Seed = 0,
-    sampler: Sampler = "both",
-    removed: Removed = None,
-    quick: Quick = False,
-    jobs: Jobs = False,
-    data: Data = None,
-    precision: Precision = None,
-    pretraining: Pretraining = True,
-    without: Without = None,
-) -> None:
-    """The paper's LeNet on Fashion-MNIST (Section 5.2, Appendix D): Tables 2 and 3 and Figure 4, beside the paper's.
-
-    Goes on where a run with the same settings was cut. For a GPU; `--quick` for a CPU.
-
-    Example: `posterase reproduce fashion-mnist --sampler sgld --removed 4000 --jobs`
-    """
-    _reproduce_networks(
-        said, "fashion-mnist", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without
-    )
-
-
-@reproduce.command("cifar10")
-def reproduce_cifar10(
-    said: Said,
-    out: Out = Path("posterase-cifar10"),
-    seed: Seed = 0,
-    sampler: Sampler = "both",
-    removed: Removed = None,
-    quick: Quick = False,
-    jobs: Jobs = False,
-    data: Data = None,
-    precision: Precision = None,
-    pretraining: Pretraining = True,
-    without: Without = None,
-) -> None:
-    """The paper's network on CIFAR-10 (Section 5.2): Tables 1 and 3 and Figures 2 and 3, beside the paper's.
-
-    Goes on where a run with the same settings was cut. For a GPU; `--quick` for a CPU.
-
-    Example: `posterase reproduce cifar10 --jobs`
-    """
-    _reproduce_networks(
-        said, "cifar10", out, seed, sampler, removed, quick, jobs, data, precision, pretraining, without
-    )
-
-
-@reproduce.command("digits")
-def reproduce_digits(
-    said: Said,
-    out: Out = Path("posterase-digits"),
-    seed: Seed = 0,
-    sampler: Sampler = "sgld",
-    removed: Removed = None,
-    jobs: Jobs = False,
-) -> None:
-    """The whole experiment on a small network and scikit-learn's digits, on a CPU, from nothing.
-
-    Example: `posterase reproduce digits --out /tmp`
-    """
-    _reproduce_networks(said, "digits", out, seed, sampler, removed, False, jobs, None, None, True, None)
-
-
-@reproduce.command("page")
-def reproduce_page(
-    said: Said,
-    results: Annotated[Path, typer.Argument(help="The folder that blocks' results were written to.")],
-    out: Annotated[Path, typer.Option(help="The page to write; its folder is made.")] = Path("networks.md"),
-    data: Data = None,
-) -> None:
-    """The page of the networks' experiment, from all blocks in a folder; their tables and figures are written anew.
-
-    Example: `posterase reproduce page docs/results/networks --out docs/results/networks.md`
-    """
-    from posterase.interfaces import network_commands
-
-    page, *others = network_commands.write_page(results, out, data)
-    Console().print(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}", soft_wrap=True)
-    said.json({"page": str(page), "files": [str(path) for path in others]})
-
-
-def _reproduce_networks(
-    said: Said,
-    dataset: str,
-    out: Path,
-    seed: int,
-    sampler: str,
-    removed: int | None,
-    quick: bool,
-    jobs: bool,
-    data: Path | None,
-    precision: str | None,
-    pretraining: bool,
-    without: list[str] | None,
-) -> None:
-    from posterase.interfaces import network_commands
-
-    changes: dict[str, str | None] = {} if precision is None else {"precision": precision}
-    if not pretraining:
-        changes["pretraining"] = None
-    methods = network_commands.all_but(without or [])
-    blocks = network_commands.chosen(dataset, sampler, removed, quick, seed=seed, **changes)
-    if jobs:
-        network_commands.list_jobs(said, blocks, out, methods)
-    else:
-        network_commands.run_blocks(said, blocks, out, data, methods)
-
-
-bench = Commands(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.add_typer(data, name="data")
 app.add_typer(requests, name="requests")
 app.add_typer(keys, name="keys")
-app.command()(verify)
-app.command()(serve)
-app.command()(erase)
-app.command()(assess)
-app.command()(report)
-
-
-@bench.command("posteriors")
-def bench_posteriors(
-    said: Said,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with posteriordb's data/ and draws/; without it, posteriordb in $POSTERASE_DATA."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path(
-        "docs/results/posteriors.md"
-    ),
-    go_on: Annotated[
-        bool, typer.Option("--go-on", help="Go on where a run was cut: what it had finished is beside OUT, as JSON.")
-    ] = False,
-) -> None:
-    """Rows removed from reference draws of seven real posteriors, through every bridge, against NUTS refits.
-
-    Takes most of an hour on two cores: every removal is refitted several times by every library.
-
-    Example: `posterase bench posteriors --data posteriordb`
-    """
-    if data is None and "POSTERASE_DATA" not in os.environ:
-        raise InvalidOptionError("there is no folder of posteriordb.", "name it: --data FOLDER, or set POSTERASE_DATA.")
-    folder = Path(os.environ["POSTERASE_DATA"]) / "posteriordb" if data is None else data
-    make_folder(out.parent)
-    for module, extra in (("numpyro", "numpyro"), ("pymc", "pymc"), ("httpstan", "stan")):
-        need(module, "posterase bench posteriors", extra)
-    from posterase.experiments import posterior_bench
-    from posterase.experiments.machine import machine
-
-    beside_out = out.with_suffix(".json")
-    kept = json.loads(beside_out.read_text()) if go_on and beside_out.exists() else []
-    finished = [posterior_bench.Done.from_dict(each) for each in kept]
-    console = Console()
-    with shown_on(said.aside) as progress:
-        task = progress.add_task("")
-        done = posterior_bench.run(
-            folder,
-            lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
-            done=finished,
-            keep=lambda found: _write_json(beside_out, [each.to_dict() for each in found]),
-        )
-    summary = posterior_bench.summary(done)
-    about = f"From `posterase bench posteriors`: {machine()}."
-    text = ["# Real posteriors, through every bridge", "", about, "", posterior_bench.__doc__ or "", summary, ""]
-    with written_whole(out) as beside:
-        beside.write_text("\n".join([*text, *posterior_bench.lines(done)]) + "\n")
-    console.print(summary)
-    console.print(f"Table: {out}", soft_wrap=True)
-    said.json({"summary": summary, "table": str(out), "results": [each.to_dict() for each in done]})
+app.add_typer(tokens, name="tokens")
 
 
 @app.command()
@@ -338,62 +80,12 @@ def doctor(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = 
         raise typer.Exit(ERROR)
 
 
-def _reproduce_gmm(
-    said: Said, out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool
-) -> None:
-    from posterase.experiments import figures, gmm, tables
-
-    figure, results, timings = (make_folder(out) / name for name in ("gmm.png", "gmm.json", "timings.json"))
-    console = Console()
-    outcomes = []
-    for sampler in samplers:
-        settings = gmm.Settings(seed=seed, sampler=sampler, chains=chains, ablation=ablation)
-        with shown_on(said.aside) as progress:
-            outcomes.append(gmm.run(settings, bars(progress, f"{sampler.upper()}: ")))
-        console.print(tables.gmm_table(outcomes[-1]), "")
-    console.print(
-        "The target is the posterior retrained on the kept points; the floor, two such: what chance leaves.\n"
-        "`processed`: every stored draw moved by the paper's shift, which mends means and leaves spreads.\n"
-        "`then sampled on`: the live chain, which samples the points that are left all the while, and goes on to."
-    )
-    for outcome in outcomes:
-        retraining, request = outcome.seconds["retraining"], outcome.seconds["a request"]
-        console.print(
-            f"{outcome.settings.sampler.upper()}: retraining {retraining:.3f} s, a request of "
-            f"{outcome.settings.request_rows} points {request:.4f} s: {retraining / request:.0f} times faster "
-            f"({chains} chains together, compilation apart). The series' last term was {outcome.last_term:.2f} of its "
-            "first at most."
-        )
-    _write_json(results, {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes})
-    _write_json(timings, {outcome.settings.sampler: outcome.seconds for outcome in outcomes})
-    _draw(console, lambda: figures.draw_gmm(outcomes, figure))
-    console.print(f"Results: {results}, timings apart in {timings}", soft_wrap=True)
-    made = {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes}
-    said.json({"results": made, "files": [str(path) for path in (figure, results, timings) if path.exists()]})
-
-
-def _write_json(path: Path, content: object) -> None:
-    with written_whole(path) as beside:
-        beside.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _draw(console: Console, draw: Callable[[], Path]) -> str | None:
-    """The figure's path; None where it cannot be drawn."""
-    try:
-        drawn = str(draw())
-        console.print(f"Figure: {drawn}", soft_wrap=True)
-        return drawn
-    except MissingExtraError as error:
-        console.print(f"No figure: {error.problem} To get it: {error.advice}", markup=False, soft_wrap=True)
-        return None
-
-
 UNREADABLE: Any = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
 """A command that cannot be read: click's error, of the click that typer uses, its own or the installed one."""
 
 
 def main() -> None:
-    """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `status`."""
+    """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `exit_status`."""
     try:
         ended = app(prog_name="posterase", standalone_mode=False)
     except UNREADABLE as error:

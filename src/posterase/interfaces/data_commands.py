@@ -12,15 +12,16 @@ from rich.table import Table
 
 from posterase.errors import DatasetError
 from posterase.experiments import datasets
-from posterase.interfaces.say import Commands, Said
-from posterase.interfaces.status import ERROR
+from posterase.interfaces.exit_status import ERROR
+from posterase.interfaces.output import Commands, Said
 
 data = Commands(
     help="The data sets of the experiments: what there is, where, and whether it is right.", no_args_is_help=True
 )
 
 Folder = Annotated[
-    Path | None, typer.Option(help="A data folder to look in first; then $POSTERASE_DATA and the user's cache.")
+    Path | None,
+    typer.Option("--data", help="A data folder to look in first; then $POSTERASE_DATA and the user's cache."),
 ]
 MARKS = {"ok": "green", "wrong": "bold red", "not known": "yellow", "not here": "dim"}
 

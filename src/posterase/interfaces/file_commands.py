@@ -15,10 +15,10 @@ import typer
 
 from posterase.errors import InputFileError, OutputError
 from posterase.files import check_writable, written_whole
+from posterase.interfaces.exit_status import REFUSED
 from posterase.interfaces.meshes import MeshName, is_first, mesh_of
-from posterase.interfaces.places import KeysFolder, keys_folder
-from posterase.interfaces.say import Said, print_line
-from posterase.interfaces.status import REFUSED
+from posterase.interfaces.output import Said, print_line
+from posterase.interfaces.record_options import KeysFolder, keys_folder
 
 if TYPE_CHECKING:
     from posterase.assess.table import Assessment
@@ -179,7 +179,7 @@ class _Made:
         return assess(fit.model, fit.draws, self.result, refits, key=seed, progress=self.said.progress)
 
     def _certificate(self, after: Path) -> bytes:
-        from posterase.interfaces.attested import attest
+        from posterase.interfaces.job_certificate import attest
 
         assert self.keys is not None
         before = self.job.path("draws")

@@ -147,10 +147,10 @@ def key(labels: Sequence[str]) -> str:
     return f"<p class=key>{' '.join(parts)}</p>"
 
 
-def figure(caption: str, said: str, inside: str, width: int = WIDTH, height: int = HEIGHT) -> str:
+def figure(caption: str, said: str, inside: str, height: int = HEIGHT) -> str:
     """A picture with what it shows, in words."""
     picture = (
-        f'<svg viewBox="-2 -2 {width + 4} {height + 4}" role="img" aria-label="{html.escape(said)}" '
+        f'<svg viewBox="-2 -2 {WIDTH + 4} {height + 4}" role="img" aria-label="{html.escape(said)}" '
         f'xmlns="http://www.w3.org/2000/svg">{inside}</svg>'
     )
     return f"<figure>{picture}<figcaption>{html.escape(caption)}</figcaption></figure>"

@@ -14,21 +14,21 @@ from rich.console import Console
 
 from posterase.errors import InvalidOptionError, LedgerError, PosteraseError
 from posterase.files import check_writable, written_whole
-from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
-from posterase.interfaces.say import Commands, Said, print_line, print_table
-from posterase.interfaces.status import BUSY, ERROR, REFUSED
+from posterase.interfaces.exit_status import BUSY, ERROR, REFUSED
+from posterase.interfaces.output import Commands, Said, print_line, print_table
+from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 
 if TYPE_CHECKING:
     from posterase.record.ledger import Verified
-    from posterase.record.notes import PublicKey
     from posterase.record.record import Record
     from posterase.record.requests import Request
+    from posterase.record.signed_notes import PublicKey
 
 requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_args_is_help=True)
 keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
 
 
-Identity = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
+RequestId = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
 Reason = Annotated[str, typer.Option(help="Why. The ledger keeps it: do not name the subject.")]
 
 
@@ -130,7 +130,7 @@ def requests_project(
     Example: `posterase requests project radon.toml`
     """
     with opened_record(record, folder) as opened:
-        from posterase.interfaces.erasures import open_project, policy_of
+        from posterase.interfaces.projects import open_project, policy_of
         from posterase.record.project import Project
 
         project = Project.read(file)
@@ -150,7 +150,9 @@ def requests_add(
     project: Annotated[str, typer.Argument(help="The project's name.")],
     subject: Annotated[str, typer.Argument(help="The subject's key, or - to read it from standard input.")],
     regulation: Annotated[str, typer.Option(help="gdpr, ccpa or other.")],
-    identity: Annotated[str | None, typer.Option("--id", help="The request's UUID; made where there is none.")] = None,
+    subject_request_id: Annotated[
+        str | None, typer.Option("--id", help="The request's UUID; made where there is none.")
+    ] = None,
     received_at: Annotated[str | None, typer.Option(help="When it was received, by RFC 3339; else now.")] = None,
     due_at: Annotated[str | None, typer.Option(help="When it is due, where no law says so.")] = None,
     record: RecordUrl = DEFAULT_RECORD,
@@ -163,7 +165,7 @@ def requests_add(
     key = sys.stdin.readline().rstrip("\r\n") if subject == "-" else subject
     with opened_record(record, folder) as opened:
         answer = opened.add(
-            project, key, regulation, subject_request_id=identity, received_at=received_at, due_at=due_at
+            project, key, regulation, subject_request_id=subject_request_id, received_at=received_at, due_at=due_at
         )
     said.json({"outcome": answer.outcome, **_shown(answer.request)})
     words = {
@@ -217,7 +219,7 @@ def requests_list(
 @requests.command("show")
 def requests_show(
     said: Said,
-    identity: Identity,
+    subject_request_id: RequestId,
     certificate: Annotated[Path | None, typer.Option(help="A file for its certificate, as JSON.")] = None,
     page: Annotated[Path | None, typer.Option(help="A file for the certificate as a page to read, HTML.")] = None,
     record: RecordUrl = DEFAULT_RECORD,
@@ -233,9 +235,9 @@ def requests_show(
     with opened_record(record, folder) as opened:
         from posterase.record.certificate import page as page_of
 
-        request, history = opened.get(identity), opened.history(identity)
+        request, history = opened.get(subject_request_id), opened.history(subject_request_id)
         if certificate is not None or page is not None:
-            made = opened.certificate(identity)
+            made = opened.certificate(subject_request_id)
             _write(certificate, made)
             _write(page, page_of(made).encode())
     said.json({**_shown(request), "history": [dataclasses.asdict(each) for each in history]})
@@ -248,28 +250,36 @@ def requests_show(
 
 @requests.command("extend")
 def requests_extend(
-    said: Said, identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
+    said: Said,
+    subject_request_id: RequestId,
+    reason: Reason,
+    record: RecordUrl = DEFAULT_RECORD,
+    folder: KeysFolder = None,
 ) -> None:
     """The longer term that the law allows, once, with the reason that the subject was told.
 
     Example: `posterase requests extend 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "many requests at once"`
     """
     with opened_record(record, folder) as opened:
-        request = opened.extend(identity, reason)
+        request = opened.extend(subject_request_id, reason)
     print_line(f"{request.subject_request_id} is due {request.due_at} now.")
     said.json(_shown(request))
 
 
 @requests.command("cancel")
 def requests_cancel(
-    said: Said, identity: Identity, reason: Reason, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None
+    said: Said,
+    subject_request_id: RequestId,
+    reason: Reason,
+    record: RecordUrl = DEFAULT_RECORD,
+    folder: KeysFolder = None,
 ) -> None:
     """Take a request back that waits.
 
     Example: `posterase requests cancel 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "withdrawn"`
     """
     with opened_record(record, folder) as opened:
-        request = opened.cancel(identity, reason)
+        request = opened.cancel(subject_request_id, reason)
     print_line(f"{request.subject_request_id} is {request.state}.")
     said.json(_shown(request))
 
@@ -290,16 +300,16 @@ def requests_run(
     Example: `posterase requests run radon --due-within 7d`
     """
     with opened_record(record, folder) as opened:
-        from posterase.interfaces.erasures import open_project
+        from posterase.interfaces.projects import open_project
         from posterase.record.runs import run
         from posterase.record.times import span_of
 
         span = None if due_within is None else span_of(due_within)
         ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=said.step)
+    said.json([] if ran is None else [_shown(each) for each in ran.requests])
     if ran is None:
         print_line(f"Another process is running {project}.")
         raise typer.Exit(BUSY)
-    said.json([_shown(each) for each in ran.requests])
     print_line(f"{ran}.")
     for each in ran.requests:
         rows = f", {each.rows} row{'s' if each.rows != 1 else ''}"
@@ -344,10 +354,10 @@ def verify(
     Example: `posterase verify ledger.jsonl --key public.key --certificate certificate.json`
     """
     from posterase.record.certificate import read
-    from posterase.record.keyring import load_public
+    from posterase.record.keyring import load_public_key
     from posterase.record.ledger import verify as verify_lines
 
-    trusted = [load_public(each) for each in key]
+    trusted = [load_public_key(each) for each in key]
     documents = {each: _read(each) for each in certificate or []}
     notes = [_read(each).decode(errors="replace") for each in checkpoint or []]
     if ledger is None:
@@ -366,7 +376,11 @@ def verify(
         print_line(f"{path.name} is entry {place}.")
     if not notes:
         print_line("No checkpoint kept from earlier was given: entries cut off at the end would not be noticed.")
-    said.json(_ledger(found) | {"certificates": dict(zip(map(str, documents), found.certificates, strict=True))})
+    certificates = [
+        _certificate(path, found.origin, read(data)["signature"]["key"], entry=place)
+        for (path, data), place in zip(documents.items(), found.certificates, strict=True)
+    ]
+    said.json(_ledger(found) | {"certificates": certificates})
 
 
 def _verify_alone(said: Said, documents: dict[Path, bytes], trusted: list[PublicKey], notes: list[str]) -> None:
@@ -382,8 +396,13 @@ def _verify_alone(said: Said, documents: dict[Path, bytes], trusted: list[Public
         outside = "It is in no ledger: its erasure was outside a record."
         rest = outside if alone else "Whether it is in its ledger was not looked at."
         print_line(f"{path.name} is unchanged, and signed by {by.name} (key {by.id}). {rest}")
-        found.append({"certificate": str(path), "origin": by.name, "key": by.id, "outside_a_record": alone})
+        found.append(_certificate(path, by.name, by.id, alone=alone))
     said.json({"certificates": found})
+
+
+def _certificate(path: Path, origin: str, key: str, *, entry: int | None = None, alone: bool = False) -> dict[str, Any]:
+    """What a verified certificate says of itself, for machines; its entry where a ledger was looked at."""
+    return {"certificate": str(path), "origin": origin, "key": key, "entry": entry, "outside_a_record": alone}
 
 
 def _ledger(found: Verified) -> dict[str, Any]:

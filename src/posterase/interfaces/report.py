@@ -465,7 +465,7 @@ svg text{font:11px system-ui,sans-serif;fill:var(--ink);stroke:var(--paper);stro
 .curve{fill:none;stroke-width:2}.curve.before{stroke:var(--before)}.curve.after{stroke:var(--after)}
 .curve.refit{stroke:var(--refit);stroke-dasharray:5 3}.area{fill:var(--before);opacity:.13}
 .passed{fill:var(--pass)}.failed{fill:var(--fail)}.off{fill:var(--after)}
-.dot.before{fill:var(--before)}.dot.after{fill:var(--after)}.dot.refit{fill:var(--refit)}
+.dot.after{fill:var(--after)}
 .error{stroke-width:2}.error.passed{stroke:var(--pass)}.error.off{stroke:var(--after)}
 .key span{margin-right:1.3rem;white-space:nowrap}.key svg{width:24px;height:8px}
 details{margin:.6rem 0;border:1px solid var(--line);border-radius:.3rem;padding:0 .8rem}

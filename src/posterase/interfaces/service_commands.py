@@ -1,102 +1,27 @@
-"""`posterase serve`, `posterase requests work`, and the tokens of `posterase keys`."""
+"""`posterase serve` and `posterase requests work`."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from posterase.errors import InvalidOptionError
-from posterase.interfaces.places import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
-from posterase.interfaces.record_commands import keys, opened_record, requests
-from posterase.interfaces.say import Said, print_line, print_table
+from posterase.interfaces.output import Said, print_line
+from posterase.interfaces.record_commands import opened_record, requests
+from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 
-Within = Annotated[
+DueWithin = Annotated[
     str | None, typer.Option(help="Run what is due so soon by itself: 7d, 36h, 2w. Else only where it is ordered.")
 ]
 Grace = Annotated[float, typer.Option(min=0, help="Seconds that a run may go on when it is asked to end.")]
 
 
-@keys.command("token")
-def keys_token(
-    said: Said,
-    name: Annotated[str, typer.Argument(help="Who gets it: the ledger says so of what they do.")],
-    role: Annotated[list[str], typer.Option(help="submit, operate or audit; may be given several times.")],
-    expires: Annotated[
-        str | None, typer.Option(help="How long it is valid: 90d, 52w. Else until it is revoked.")
-    ] = None,
-    record: RecordUrl = DEFAULT_RECORD,
-    folder: KeysFolder = None,
-) -> None:
-    """Make a token for the service. It is shown this once: the record keeps only its hash.
-
-    Who submits hands requests in and follows those whose ids they know; who operates also lists, extends and runs them;
-    who audits sees everything and changes nothing.
-
-    Example: `posterase keys token "privacy desk" --role submit --expires 90d`
-    """
-    with opened_record(record, folder) as opened:
-        from posterase.record.times import span_of
-        from posterase.record.tokens import make_token
-
-        span = None if expires is None else span_of(expires)
-        made, secret = make_token(opened, name, role, span)
-    said.json({**dataclasses.asdict(made), "token": secret})
-    print_line(f"Token {made.id} of {made.name}, who may {' and '.join(made.roles)}; it is shown this once:")
-    print_line(secret)
-
-
-@keys.command("tokens")
-def keys_tokens(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -> None:
-    """Tokens that were made.
-
-    Example: `posterase keys tokens`
-    """
-    with opened_record(record, folder) as opened:
-        from posterase.record.tokens import tokens
-
-        found, now = tokens(opened), opened.clock()
-    said.json([dataclasses.asdict(each) for each in found])
-    head = ("token", "name", "roles", "made", "until", "")
-    rows = [
-        (
-            each.id,
-            each.name,
-            " ".join(each.roles),
-            each.made_at,
-            each.expires_at or "it is revoked",
-            "" if each.valid(now) else "revoked" if each.revoked_at else "expired",
-        )
-        for each in found
-    ]
-    print_table([head, *rows])
-
-
-@keys.command("revoke")
-def keys_revoke(
-    said: Said,
-    token: Annotated[str, typer.Argument(help="Its name, or its id.")],
-    record: RecordUrl = DEFAULT_RECORD,
-    folder: KeysFolder = None,
-) -> None:
-    """Make a token worthless from now on.
-
-    Example: `posterase keys revoke "privacy desk"`
-    """
-    with opened_record(record, folder) as opened:
-        from posterase.record.tokens import revoke_token
-
-        gone = revoke_token(opened, token)
-    said.json(dataclasses.asdict(gone))
-    print_line(f"Token {gone.id} of {gone.name} is revoked.")
-
-
 @requests.command("work")
 def requests_work(
     said: Said,
-    run_within: Within = None,
+    run_due_within: DueWithin = None,
     grace: Grace = 30.0,
     parent: Annotated[int, typer.Option(hidden=True, help="The process to end with.")] = 0,
     record: RecordUrl = DEFAULT_RECORD,
@@ -104,17 +29,17 @@ def requests_work(
 ) -> None:
     """Run what the service is asked to run, until SIGTERM. `posterase serve` starts workers by itself.
 
-    Example: `posterase requests work --run-within 7d`
+    Example: `posterase requests work --run-due-within 7d`
     """
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once
-    from posterase.interfaces.erasures import open_project
+    from posterase.interfaces.projects import open_project
     from posterase.interfaces.worker import Worker
     from posterase.record.times import span_of
 
-    within = None if run_within is None else span_of(run_within)
+    due_within = None if run_due_within is None else span_of(run_due_within)
     place = folder or keys_folder()
-    Worker(record, place, open_project, within=within, grace_s=grace, parent=parent).work()
+    Worker(record, place, open_project, due_within=due_within, grace_s=grace, parent=parent).work()
     said.json({"ended": True})
 
 
@@ -123,10 +48,10 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on; 0.0.0.0: all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0: any that is free.")] = 8350,
     workers: Annotated[int, typer.Option(min=0, max=64, help="Processes that run requests.")] = 1,
-    run_within: Within = None,
+    run_due_within: DueWithin = None,
     grace: Grace = 30.0,
-    https: Annotated[
-        bool, typer.Option("--https", help="A proxy in front speaks HTTPS: cookies travel by nothing else.")
+    behind_https: Annotated[
+        bool, typer.Option("--behind-https", help="A proxy in front speaks HTTPS: cookies travel by nothing else.")
     ] = False,
     ssl_certificate: Annotated[Path | None, typer.Option(help="For HTTPS by itself: the certificate's file.")] = None,
     ssl_key: Annotated[Path | None, typer.Option(help="And its key's.")] = None,
@@ -136,9 +61,9 @@ def serve(
 ) -> None:
     """Serve the record over HTTP: requests in OpenDSR's shape, and a dashboard.
 
-    Everything needs a token: `posterase keys token NAME --role operate`.
+    Everything needs a token: `posterase tokens new NAME --role operate`.
 
-    Example: `posterase serve --port 8350 --run-within 7d`
+    Example: `posterase serve --port 8350 --run-due-within 7d`
     """
     if (ssl_certificate is None) != (ssl_key is None):
         raise InvalidOptionError("HTTPS needs a certificate and its key.", "give --ssl-certificate and --ssl-key.")
@@ -148,9 +73,10 @@ def serve(
     from posterase.interfaces.service.settings import Settings
     from posterase.record.times import span_of
 
-    if run_within is not None:
-        span_of(run_within)
-    due = f"what is due within {run_within} is run by itself" if run_within else "runs are ordered on the dashboard"
+    due = "runs are ordered on the dashboard"
+    if run_due_within is not None:
+        span_of(run_due_within)
+        due = f"what is due within {run_due_within} is run by itself"
 
     def ready(address: str) -> None:
         said.at_once({"address": address, "dashboard": f"{address}/dashboard"})
@@ -162,9 +88,9 @@ def serve(
         host=host,
         port=port,
         workers=workers,
-        within=run_within,
+        due_within=run_due_within,
         grace_s=grace,
-        settings=Settings(https=https or ssl_certificate is not None, rate=rate, burst=max(int(4 * rate), 1)),
+        settings=Settings(https=behind_https or ssl_certificate is not None, rate=rate, burst=max(int(4 * rate), 1)),
         certificate=ssl_certificate,
         key=ssl_key,
         ready=ready,

@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
@@ -55,7 +54,7 @@ class Worker:
         Its keys.
     opener
         Opens projects.
-    within
+    due_within
         Requests that are due so soon are run without an order. None: only orders are.
     grace_s
         How long a run may go on after the worker was asked to end.
@@ -69,16 +68,16 @@ class Worker:
         folder: Path,
         opener: Opener,
         *,
-        within: dt.timedelta | None = None,
+        due_within: dt.timedelta | None = None,
         grace_s: float = 30.0,
         parent: int = 0,
     ):
         self.url, self.folder, self.opener = url, folder, opener
-        self.within, self.grace_s, self.parent = within, grace_s, parent
+        self.due_within, self.grace_s, self.parent = due_within, grace_s, parent
         self.stopping = False
         self._last_problem = ""
 
-    def work(self, idle: Callable[[], None] = lambda: time.sleep(PAUSE_S)) -> None:
+    def work(self) -> None:
         """Take one order after the other."""
         signal.signal(signal.SIGTERM, self._asked_to_end)
         signal.signal(signal.SIGINT, signal.SIG_IGN if self.parent else self._asked_to_end)  # else it is the parent's
@@ -86,10 +85,10 @@ class Worker:
         try:
             while not self._done():
                 try:
-                    self._work_with(open_record(self.url, self.folder, actor="the worker"), idle)
+                    self._work_with(open_record(self.url, self.folder, actor="the worker"))
                 except PosteraseError as error:  # the database is away, or keys were changed: open it again
                     self._complain(str(error))
-                    idle()
+                    time.sleep(PAUSE_S)
         except Stopped:
             pass
 
@@ -107,11 +106,11 @@ class Worker:
     def _done(self) -> bool:
         return self.stopping or (self.parent != 0 and os.getppid() != self.parent)
 
-    def _work_with(self, record: Record, idle: Callable[[], None]) -> None:
+    def _work_with(self, record: Record) -> None:
         try:
             while not self._done():
                 if not self._take_one(record):
-                    idle()
+                    time.sleep(PAUSE_S)
         finally:
             record.close()
 
@@ -123,13 +122,13 @@ class Worker:
         return any(self._run(record, each) for each in open_orders(record))
 
     def _order_what_is_due(self, record: Record) -> None:
-        if self.within is None:
+        if self.due_within is None:
             return
-        soon = record.clock() + self.within
+        soon = record.clock() + self.due_within
         for project in {each.project for each in record.find(states=("pending",), due_before=soon, limit=1000)}:
             last = newest_order(record, project)
             if last is None or last.ended_before(record.clock() - PERIOD):
-                place_order(record, project, self.within)
+                place_order(record, project, self.due_within)
 
     def _run(self, record: Record, order: Order) -> bool:
         """Run an order; False where another worker has the project."""
@@ -149,7 +148,7 @@ class Worker:
                     record.acting_as(order.actor),
                     order.project,
                     self.opener,
-                    due_within=order.within,
+                    due_within=order.due_within,
                     begun=begun,
                     report=report,
                 )

@@ -16,7 +16,7 @@ from posterase.errors import LedgerError
 from posterase.record.canonical import canonical, parsed
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
-from posterase.record.notes import PublicKey
+from posterase.record.signed_notes import PublicKey
 
 SCHEMA = "posterase-certificate-1"
 
@@ -154,7 +154,7 @@ def _page(value: dict[str, Any]) -> str:
                 ("Ledger", "none: it is of an erasure outside a record" if alone else value["ledger"]["origin"]),
                 ("Signed by key", value["signature"]["key"]),
                 ("Draws now", value["fingerprints"]["draws"]["after"]),
-                ("With", to_verify(value)),
+                ("With", _to_verify(value)),
             ],
         ),
         "</main></body></html>\n",
@@ -162,7 +162,7 @@ def _page(value: dict[str, Any]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def to_verify(value: dict[str, Any]) -> str:
+def _to_verify(value: dict[str, Any]) -> str:
     """The command that verifies a certificate."""
     ledger = "" if value["ledger"] is None else "LEDGER "
     return f"posterase verify {ledger}--key PUBLIC.key --certificate CERTIFICATE.json"

@@ -106,7 +106,7 @@ class Database:
                 return None
             return connection.scalar(sa.text(f"SELECT version_num FROM {VERSIONS}"))
 
-    def upgrade(self, revision: str = "head") -> None:
+    def upgrade(self) -> None:
         """Make the tables, or bring them to this version."""
         from alembic import command
         from alembic.config import Config
@@ -116,7 +116,7 @@ class Database:
         with self.writing() as connection:
             self.alone(connection)
             settings.attributes["connection"] = connection
-            command.upgrade(settings, revision)
+            command.upgrade(settings, "head")
 
     def files(self) -> list[Path]:
         """Its own files, where it is one."""

@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from posterase.errors import KeyFileError
 from posterase.files import make_folder
-from posterase.record.notes import NAME, PublicKey, Signer
+from posterase.record.signed_notes import NAME, PublicKey, Signer
 
 SIGNING, PSEUDONYMS, PUBLIC = "signing.key", "pseudonyms.key", "public.key"
 STAGED = "signing.key.next"
@@ -98,7 +98,7 @@ def load_keys(folder: Path) -> Keys:
     return Keys(_signer(_read_secret(folder, SIGNING)), secret)
 
 
-def load_public(path: Path) -> PublicKey:
+def load_public_key(path: Path) -> PublicKey:
     """A public key from its file."""
     try:
         return PublicKey.parse(path.read_text())

@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, NoteError, RequestError
 from posterase.record.canonical import canonical, parsed
 from posterase.record.merkle import Tree
-from posterase.record.notes import Checkpoint, PublicKey, Signer, opened, signed
+from posterase.record.signed_notes import Checkpoint, PublicKey, Signer, opened, signed
 from posterase.record.times import text_of, time_of
 
 FORMAT, VERSION = "posterase-ledger", 1
@@ -202,16 +202,8 @@ class _Reader:
 
     def _head(self, line: bytes) -> None:
         value = parsed(line)
-        if (
-            not isinstance(value, dict)
-            or value.get("format") != FORMAT
-            or value.keys()
-            != {
-                "format",
-                "version",
-                "origin",
-            }
-        ):
+        known = isinstance(value, dict) and value.get("format") == FORMAT
+        if not known or value.keys() != {"format", "version", "origin"}:
             raise LedgerError("this is not an exported ledger.", "export it: posterase requests export FILE.")
         if type(value["version"]) is not int or value["version"] != VERSION or not isinstance(value["origin"], str):
             raise LedgerError(f"this ledger has version {value['version']}.", "verify it with a newer posterase.")

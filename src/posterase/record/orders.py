@@ -40,7 +40,7 @@ class Order:
     """What goes on, or what came of it."""
 
     @property
-    def within(self) -> dt.timedelta | None:
+    def due_within(self) -> dt.timedelta | None:
         """As a span."""
         return None if self.within_s is None else dt.timedelta(seconds=self.within_s)
 
@@ -52,14 +52,14 @@ class Order:
         """Whether a request that waits is one of those that it runs."""
         if request.project != self.project or self.ended_at is not None:
             return False
-        latest = None if self.within is None else time_of(self.ordered_at, "ordered_at") + self.within
+        latest = None if self.due_within is None else time_of(self.ordered_at, "ordered_at") + self.due_within
         return latest is None or time_of(request.due_at, "due_at") <= latest
 
 
-def place_order(record: Record, project: str, within: dt.timedelta | None = None) -> Order:
+def place_order(record: Record, project: str, due_within: dt.timedelta | None = None) -> Order:
     """Ask for a run; the same one twice, while it waits, is one order."""
     record.project(project)
-    table, span = schema.orders.c, None if within is None else int(within.total_seconds())
+    table, span = schema.orders.c, None if due_within is None else int(due_within.total_seconds())
     waiting = sa.select(schema.orders).where(
         table.ended_at.is_(None), table.started_at.is_(None), table.project == project, table.within_s == span
     )

@@ -36,13 +36,13 @@ from posterase.record.canonical import canonical
 from posterase.record.database import HEAD, Begin, Database
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
-from posterase.record.notes import PublicKey, Signer
 from posterase.record.privacy import mentions, written
 from posterase.record.project import NAME as PROJECT
 from posterase.record.project import Project
 from posterase.record.purge import owned
 from posterase.record.replay import check_tables, folder_digest
-from posterase.record.requests import OPEN, Answer, Request, State, request_id
+from posterase.record.requests import OPEN, Added, Request, State, request_id
+from posterase.record.signed_notes import PublicKey, Signer
 from posterase.record.times import due, now, regulation_of, text_of, time_of
 
 TOLERANCE = dt.timedelta(minutes=5)
@@ -265,7 +265,7 @@ class Record:
         subject_request_id: str | None = None,
         received_at: str | dt.datetime | None = None,
         due_at: str | dt.datetime | None = None,
-    ) -> Answer:
+    ) -> Added:
         """Hand in a request.
 
         Parameters
@@ -303,7 +303,7 @@ class Record:
                 if due_at is not None and before.extended_because is None:
                     told["due_at"] = text_of(time_of(due_at, "due_at"))
                 same = all(getattr(before, name) == value for name, value in told.items())
-                return Answer("duplicate" if same else "conflict", _request(before))
+                return Added("duplicate" if same else "conflict", _request(before))
             if received > change.time + TOLERANCE:
                 raise RequestError("received_at is in the future.", "check the time and its zone.")
             values = {
@@ -317,7 +317,7 @@ class Record:
             change.connection.execute(schema.requests.insert().values(**values))
             body = {name: values[name] for name in ("regulation", "subject", "received_at", "due_at")}
             change.append("request.received", body, project=project, request=identity)
-            return Answer("received", _request(change.request(identity)))
+            return Added("received", _request(change.request(identity)))
 
     def extend(self, subject_request_id: str, reason: str) -> Request:
         """The longer term that the law allows, once, with the reason that the subject was told."""
@@ -423,7 +423,7 @@ class Record:
         with self.database.reading() as connection:
             return [ledger.Entry.parse(leaf) for leaf in connection.scalars(query.order_by(schema.entries.c.index))]
 
-    def newest(self, limit: int) -> list[ledger.Entry]:
+    def newest_entries(self, limit: int) -> list[ledger.Entry]:
         """The last entries of the ledger, the newest first."""
         query = sa.select(schema.entries.c.leaf).order_by(schema.entries.c.index.desc()).limit(limit)
         with self.database.reading() as connection:
@@ -489,7 +489,7 @@ class Record:
         with self.database.reading() as connection:
             return connection.scalar(query) or ""
 
-    def lines(self, within: sa.Connection | None = None) -> Generator[bytes]:
+    def ledger_lines(self, within: sa.Connection | None = None) -> Generator[bytes]:
         """The lines of an exported ledger."""
         with self.database.reading() if within is None else contextlib.nullcontext(within) as connection:
             size, origin = connection.execute(sa.select(schema.log.c.size, schema.log.c.origin)).one()
@@ -503,7 +503,7 @@ class Record:
         """Write the ledger to a file, and verify what was written."""
         with written_whole(path) as beside:
             with beside.open("wb") as file:
-                file.writelines(self.lines())
+                file.writelines(self.ledger_lines())
             with beside.open("rb") as file:
                 return ledger.verify(file, [self.keys.public])
 
@@ -511,7 +511,7 @@ class Record:
         """Verify the ledger as it is in the database, and that requests and certificates are what it says."""
         with self.database.reading() as connection:
             row = connection.execute(sa.select(schema.log)).one()
-            with contextlib.closing(self.lines(connection)) as lines:
+            with contextlib.closing(self.ledger_lines(connection)) as lines:
                 found = ledger.verify(lines, [self.keys.public])
             if (found.size, found.root) != (row.size, Tree.from_bytes(row.size, row.peaks).root):
                 raise LedgerError("the tree that the database keeps is not that of its entries.", "restore a backup.")

@@ -60,7 +60,7 @@ class Request:
         }
 
 
-class Answer(NamedTuple):
+class Added(NamedTuple):
     """What came of handing in a request."""
 
     outcome: Literal["received", "duplicate", "conflict"]

@@ -121,7 +121,7 @@ class Attempt(Protocol):
         """Write the new draws."""
 
 
-class Fit(Protocol):
+class OpenedProject(Protocol):
     """Draws and their model, opened for erasing."""
 
     @property
@@ -135,10 +135,10 @@ class Fit(Protocol):
         """Try to erase rows."""
 
 
-Erased = Callable[[Iterable[Any]], list[bool]]
+WasErased = Callable[[Iterable[Any]], list[bool]]
 """Which of these subjects were erased from the project before."""
 
-Opener = Callable[[Project, Erased], Fit]
+Opener = Callable[[Project, WasErased], OpenedProject]
 """Opens a project's draws and model. The record knows no statistics: it is handed this."""
 
 Report = Callable[[str], None]
@@ -357,7 +357,7 @@ def _known_draws(claim: _Claim) -> str:
 class _Union:
     """The largest set of requests, found by halving, that an erasure is accepted for."""
 
-    fit: Fit
+    fit: OpenedProject
     claim: _Claim
     report: Report
     of: dict[str, list[int]] = dataclasses.field(default_factory=dict)

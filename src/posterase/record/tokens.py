@@ -79,7 +79,7 @@ def revoke_token(record: Record, name: str) -> Token:
     """From now on the token of this name, or this id, is none."""
     found = [each for each in tokens(record) if name in (each.id, each.name)]
     if not found:
-        raise NotFoundError(f"there is no token {name!r}.", "list them: posterase keys tokens.")
+        raise NotFoundError(f"there is no token {name!r}.", "list them: posterase tokens list.")
     token = next((each for each in found if each.revoked_at is None), found[-1])
     if token.revoked_at is not None:
         raise WrongStateError(f"token {name!r} was revoked {token.revoked_at}.", "there is nothing to do.")

@@ -1,4 +1,4 @@
-"""The record over HTTP: OpenDSR's requests, status and cancellation; certificates, runs, the ledger."""
+"""The record over HTTP: OpenDSR's requests, status and cancellation; certificates, orders, the ledger."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from posterase.errors import LedgerError
 from posterase.interfaces.service.guards import Caller
 from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.shapes import (
+from posterase.interfaces.service.schemas import (
     IDENTITY,
     Discovery,
     Extension,
     Health,
     Listing,
+    NewOrder,
+    OrderState,
     Problem,
     ProjectState,
     Receipt,
-    RunState,
-    RunWanted,
     Status,
     Submission,
     Verification,
+    order_state,
     problem,
-    run_state,
     status_of,
 )
 from posterase.record.orders import open_orders, order, place_order
@@ -45,7 +45,7 @@ from posterase.version import __version__
 
 WITHDRAWN = "withdrawn by whoever submitted it"
 
-bearer = HTTPBearer(auto_error=False, description="A token: posterase keys token NAME --role submit")
+bearer = HTTPBearer(auto_error=False, description="A token: posterase tokens new NAME --role submit")
 ANSWERS: dict[int | str, dict[str, Any]] = {
     400: {"model": Problem, "description": "Something in it is wrong."},
     401: {"model": Problem, "description": "There is no valid token."},
@@ -88,7 +88,7 @@ AnyCaller = Annotated[Caller, Depends(needs("submit", "operate", "audit"))]
 Submitter = Annotated[Caller, Depends(needs("submit", "operate"))]
 Operator = Annotated[Caller, Depends(needs("operate"))]
 Auditor = Annotated[Caller, Depends(needs("audit", "operate"))]
-Identity = Annotated[str, Path(description="The request's id.", max_length=64)]
+RequestId = Annotated[str, Path(description="The request's id.", max_length=64)]
 Name = Annotated[str, Path(description="The project's name.", max_length=64)]
 
 
@@ -168,31 +168,31 @@ async def find(
     return await keeper.read(ask)
 
 
-@router.get("/requests/{identity}")
-async def status(identity: Identity, keeper: Kept, caller: AnyCaller) -> Status:
+@router.get("/requests/{subject_request_id}")
+async def status(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Status:
     """Where a request stands."""
-    return await keeper.read(lambda record: status_of(record.get(identity), record.clock()))
+    return await keeper.read(lambda record: status_of(record.get(subject_request_id), record.clock()))
 
 
-@router.delete("/requests/{identity}", status_code=202, response_model=Receipt)
-async def cancel(identity: Identity, keeper: Kept, caller: Submitter) -> Response:
+@router.delete("/requests/{subject_request_id}", status_code=202, response_model=Receipt)
+async def cancel(subject_request_id: RequestId, keeper: Kept, caller: Submitter) -> Response:
     """Take a request back that waits."""
-    found = await keeper.write(caller.token.name, lambda record: record.cancel(identity, WITHDRAWN))
+    found = await keeper.write(caller.token.name, lambda record: record.cancel(subject_request_id, WITHDRAWN))
     return signed(keeper, _receipt(found, b""), 202)
 
 
-@router.post("/requests/{identity}/extension")
-async def extend(identity: Identity, asked: Extension, keeper: Kept, caller: Operator) -> Status:
+@router.post("/requests/{subject_request_id}/extension")
+async def extend(subject_request_id: RequestId, asked: Extension, keeper: Kept, caller: Operator) -> Status:
     """The longer term that the law allows, once."""
     return await keeper.write(
-        caller.token.name, lambda record: status_of(record.extend(identity, asked.reason), record.clock())
+        caller.token.name, lambda record: status_of(record.extend(subject_request_id, asked.reason), record.clock())
     )
 
 
-@router.get("/requests/{identity}/certificate", response_class=JSONResponse)
-async def certificate(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+@router.get("/requests/{subject_request_id}/certificate", response_class=JSONResponse)
+async def certificate(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
     """The certificate of a completed request, byte for byte as the ledger names it."""
-    return certificate_file(await keeper.read(lambda record: record.certificate(identity)))
+    return certificate_file(await keeper.read(lambda record: record.certificate(subject_request_id)))
 
 
 def certificate_file(document: bytes) -> Response:
@@ -220,27 +220,27 @@ def _project_state(standing: Standing) -> ProjectState:
 
 def budget_of(project: Project) -> float:
     """What repeated erasures may add up to. What knows policies knows jax: it is imported where it is asked."""
-    from posterase.interfaces.erasures import policy_of
+    from posterase.interfaces.projects import policy_of
 
     return policy_of(project).budget
 
 
-ALL_THAT_WAIT = RunWanted(due_within=None)
+ALL_THAT_WAIT = NewOrder(due_within=None)
 
 
-@router.post("/projects/{name}/runs", status_code=202)
-async def run(name: Name, keeper: Kept, caller: Operator, asked: RunWanted = ALL_THAT_WAIT) -> RunState:
+@router.post("/projects/{name}/orders", status_code=202)
+async def new_order(name: Name, keeper: Kept, caller: Operator, asked: NewOrder = ALL_THAT_WAIT) -> OrderState:
     """Have the requests of a project run that wait. A worker does it; ask for its state."""
-    within = None if asked.due_within is None else span_of(asked.due_within)
-    return run_state(await keeper.write(caller.token.name, lambda record: place_order(record, name, within)))
+    due_within = None if asked.due_within is None else span_of(asked.due_within)
+    return order_state(await keeper.write(caller.token.name, lambda record: place_order(record, name, due_within)))
 
 
-@router.get("/runs/{number}")
-async def run_status(
-    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="The run's number.")], keeper: Kept, caller: Auditor
-) -> RunState:
-    """How a run goes."""
-    return run_state(await keeper.read(lambda record: order(record, number)))
+@router.get("/orders/{number}")
+async def order_status(
+    number: Annotated[int, Path(ge=1, le=2**31 - 1, description="The order's number.")], keeper: Kept, caller: Auditor
+) -> OrderState:
+    """How an order goes."""
+    return order_state(await keeper.read(lambda record: order(record, number)))
 
 
 @router.get(
@@ -252,7 +252,7 @@ async def ledger(keeper: Kept, caller: Auditor) -> StreamingResponse:
     """The ledger, whole and signed, for `posterase verify`."""
     headers = {"Content-Disposition": 'attachment; filename="ledger.jsonl"'}
     record = await keeper.with_fresh_keys()
-    return StreamingResponse(record.lines(), media_type="application/jsonl", headers=headers)
+    return StreamingResponse(record.ledger_lines(), media_type="application/jsonl", headers=headers)
 
 
 @router.get("/ledger/checkpoint", response_class=PlainTextResponse)
@@ -272,8 +272,8 @@ def verified(record: Record) -> Verification:
     try:
         found = record.verify()
     except LedgerError as error:
-        return Verification(whole=False, said=f"{error.problem} {error.advice}")
-    return Verification(whole=True, entries=found.size, root=found.root.hex(), said=str(found))
+        return Verification(whole=False, message=f"{error.problem} {error.advice}")
+    return Verification(whole=True, size=found.size, root=found.root.hex(), message=str(found))
 
 
 @router.get("/public-key", response_class=PlainTextResponse)
@@ -288,4 +288,6 @@ async def health(request: Request, keeper: Kept, caller: AnyCaller) -> Health:
     """Whether the service works: it reads the record, and there is somebody who runs requests."""
     workers: int = request.app.state.workers()
     waiting = await keeper.read(open_orders)
-    return Health(status="ok" if workers else "no worker", version=__version__, workers=workers, open_runs=len(waiting))
+    return Health(
+        status="ok" if workers else "no worker", version=__version__, workers=workers, open_orders=len(waiting)
+    )

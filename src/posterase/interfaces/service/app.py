@@ -24,9 +24,9 @@ from posterase.errors import (
 from posterase.interfaces.service import api, pages
 from posterase.interfaces.service.guards import PAGES, KnownCallers, SafeHeaders, SmallBodies
 from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.limits import Rates
+from posterase.interfaces.service.rates import Rates
+from posterase.interfaces.service.schemas import problem
 from posterase.interfaces.service.settings import Settings
-from posterase.interfaces.service.shapes import problem
 from posterase.version import __version__
 
 STATUS: tuple[tuple[type[PosteraseError], int], ...] = (

@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posterase.errors import RecordError
 from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.limits import Rates
+from posterase.interfaces.service.rates import Rates
+from posterase.interfaces.service.schemas import problem
 from posterase.interfaces.service.sessions import Session, cookie_name, csrf_of, same, session_of
 from posterase.interfaces.service.settings import Settings
-from posterase.interfaces.service.shapes import problem
 from posterase.record.runs import place_of
 from posterase.record.tokens import Token, has_ended, token_by_id, token_of
 

@@ -11,7 +11,7 @@ import math
 import re
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 import jinja2
@@ -23,9 +23,9 @@ from posterase.interfaces.service import words
 from posterase.interfaces.service.api import (
     AnyCaller,
     Auditor,
-    Identity,
     Kept,
     Operator,
+    RequestId,
     Submitter,
     budget_of,
     certificate_file,
@@ -189,29 +189,29 @@ async def requests(request: Request, keeper: Kept, caller: AnyCaller) -> Respons
 @router.get(f"{PAGES}/requests")
 async def look_up(request: Request, keeper: Kept, caller: AnyCaller) -> Response:
     """To a request by its id."""
-    identity = request.query_params.get("id", "").strip()
-    found = await keeper.read(lambda record: record.get(identity))
+    subject_request_id = request.query_params.get("id", "").strip()
+    found = await keeper.read(lambda record: record.get(subject_request_id))
     return to_request(found)
 
 
-@router.get(f"{PAGES}/requests/{{identity}}")
-async def one_request(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+@router.get(f"{PAGES}/requests/{{subject_request_id}}")
+async def one_request(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
     """A request: its life, its answer, what can be done with it."""
-    return shown("request.html", caller, **await keeper.read(lambda record: _life(record, identity)))
+    return shown("request.html", caller, **await keeper.read(lambda record: _life(record, subject_request_id)))
 
 
-@router.get(f"{PAGES}/requests/{{identity}}/life")
-async def life(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+@router.get(f"{PAGES}/requests/{{subject_request_id}}/life")
+async def life(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
     """The part of it that changes."""
-    return shown("life.html", caller, **await keeper.read(lambda record: _life(record, identity)))
+    return shown("life.html", caller, **await keeper.read(lambda record: _life(record, subject_request_id)))
 
 
-def _life(record: Record, identity: str) -> dict[str, Any]:
-    found = record.get(identity)
-    certificate = json.loads(record.certificate(identity)) if found.certificate else None
+def _life(record: Record, subject_request_id: str) -> dict[str, Any]:
+    found = record.get(subject_request_id)
+    certificate = json.loads(record.certificate(subject_request_id)) if found.certificate else None
     return {
         "asked": found,
-        "history": record.history(identity),
+        "history": record.history(subject_request_id),
         "order": order_of(record, found) if found.state in OPEN else None,
         "certificate": certificate,
         "now": record.clock(),
@@ -219,28 +219,30 @@ def _life(record: Record, identity: str) -> dict[str, Any]:
     }
 
 
-@router.get(f"{PAGES}/requests/{{identity}}/certificate.json")
-async def certificate_json(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+@router.get(f"{PAGES}/requests/{{subject_request_id}}/certificate.json")
+async def certificate_json(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
     """Its certificate as a file."""
-    return certificate_file(await keeper.read(lambda record: record.certificate(identity)))
+    return certificate_file(await keeper.read(lambda record: record.certificate(subject_request_id)))
 
 
-@router.get(f"{PAGES}/requests/{{identity}}/certificate")
-async def certificate(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+@router.get(f"{PAGES}/requests/{{subject_request_id}}/certificate")
+async def certificate(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
     """Its certificate as a page to read and print."""
-    return _whole_page(certificate_page(await keeper.read(lambda record: record.certificate(identity))), identity)
+    return _whole_page(
+        certificate_page(await keeper.read(lambda record: record.certificate(subject_request_id))), subject_request_id
+    )
 
 
-@router.get(f"{PAGES}/requests/{{identity}}/report")
-async def report(identity: Identity, keeper: Kept, caller: AnyCaller) -> Response:
+@router.get(f"{PAGES}/requests/{{subject_request_id}}/report")
+async def report(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
     """The report of its erasure, from what its certificate holds."""
-    document = await keeper.read(lambda record: record.certificate(identity))
+    document = await keeper.read(lambda record: record.certificate(subject_request_id))
     told = json.loads(document)
     if told["erasure"] is None:
-        return RedirectResponse(f"{PAGES}/requests/{identity}/certificate", 303)
+        return RedirectResponse(f"{PAGES}/requests/{subject_request_id}/certificate", 303)
     others = told["run"]["requests"] - 1
     title = f"Erasure report, with {others} other request{'s' if others > 1 else ''}" if others else "Erasure report"
-    return _whole_page(await keeper.read(lambda _: _report(told["erasure"], document, title)), identity)
+    return _whole_page(await keeper.read(lambda _: _report(told["erasure"], document, title)), subject_request_id)
 
 
 def _report(erasure: dict[str, Any], document: bytes, title: str) -> str:
@@ -249,9 +251,9 @@ def _report(erasure: dict[str, Any], document: bytes, title: str) -> str:
     return page(erasure, certificate=document, title=title)
 
 
-def _whole_page(text: str, identity: str) -> HTMLResponse:
+def _whole_page(text: str, subject_request_id: str) -> HTMLResponse:
     """A page that brings its own style: that one is allowed, by its hash, and no other. With a way back."""
-    back = f'<p><a href="{PAGES}/requests/{identity}">Back to the request</a></p>'
+    back = f'<p><a href="{PAGES}/requests/{subject_request_id}">Back to the request</a></p>'
     text = text.replace("<main>", f"<main>{back}", 1)
     hashes = [
         base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -262,26 +264,26 @@ def _whole_page(text: str, identity: str) -> HTMLResponse:
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
 
 
-@router.post(f"{PAGES}/requests/{{identity}}/cancel")
-async def cancel(identity: Identity, request: Request, keeper: Kept, caller: Submitter) -> Response:
+@router.post(f"{PAGES}/requests/{{subject_request_id}}/cancel")
+async def cancel(subject_request_id: RequestId, request: Request, keeper: Kept, caller: Submitter) -> Response:
     """Take it back."""
     reason = form_of(request, "reason")["reason"]
-    return to_request(await keeper.write(caller.token.name, lambda record: record.cancel(identity, reason)))
+    return to_request(await keeper.write(caller.token.name, lambda record: record.cancel(subject_request_id, reason)))
 
 
-@router.post(f"{PAGES}/requests/{{identity}}/extend")
-async def extend(identity: Identity, request: Request, keeper: Kept, caller: Operator) -> Response:
+@router.post(f"{PAGES}/requests/{{subject_request_id}}/extend")
+async def extend(subject_request_id: RequestId, request: Request, keeper: Kept, caller: Operator) -> Response:
     """The longer term."""
     reason = form_of(request, "reason")["reason"]
-    return to_request(await keeper.write(caller.token.name, lambda record: record.extend(identity, reason)))
+    return to_request(await keeper.write(caller.token.name, lambda record: record.extend(subject_request_id, reason)))
 
 
-@router.post(f"{PAGES}/requests/{{identity}}/run")
-async def run_for(identity: Identity, keeper: Kept, caller: Operator) -> Response:
+@router.post(f"{PAGES}/requests/{{subject_request_id}}/run")
+async def run_for(subject_request_id: RequestId, keeper: Kept, caller: Operator) -> Response:
     """Have it run, with all that wait in its project."""
 
     def change(record: Record) -> Asked:
-        found = record.get(identity)
+        found = record.get(subject_request_id)
         place_order(record, found.project)
         return found
 
@@ -305,7 +307,7 @@ async def submit_page(keeper: Kept, caller: Submitter) -> Response:
 @router.post(f"{PAGES}/submit")
 async def submit(request: Request, keeper: Kept, caller: Submitter) -> Response:
     """Hand in what the form says; where it is wrong, the form again."""
-    form = form_of(request, "identity", "project", "subject", "regulation", "received", "due")
+    form = form_of(request, "subject_request_id", "project", "subject", "regulation", "received", "due")
     received = _beginning(form["received"])
     due = f"{form['due']}T23:59:59Z" if form["due"] else None
     try:
@@ -315,7 +317,7 @@ async def submit(request: Request, keeper: Kept, caller: Submitter) -> Response:
                 form["project"],
                 form["subject"],
                 form["regulation"],
-                subject_request_id=form["identity"],
+                subject_request_id=form["subject_request_id"],
                 received_at=received,
                 due_at=due,
             ),
@@ -338,9 +340,9 @@ def _beginning(day: str) -> str | None:
 def _choices(record: Record) -> dict[str, Any]:
     return {
         "projects": [each.name for each in record.projects()],
-        "regulations": Regulation.__args__,  # type: ignore[attr-defined]
+        "regulations": get_args(Regulation),
         "today": now().date().isoformat(),
-        "identity": str(uuid.uuid4()),
+        "subject_request_id": str(uuid.uuid4()),
     }
 
 
@@ -390,7 +392,7 @@ def _ledger(record: Record) -> dict[str, Any]:
         "checkpoint": record.checkpoint(),
         "origin": record.origin,
         "key": str(record.keys.public),
-        "newest": record.newest(20),
+        "newest": record.newest_entries(20),
     }
 
 

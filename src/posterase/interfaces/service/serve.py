@@ -87,7 +87,7 @@ def serve(
     host: str,
     port: int,
     workers: int,
-    within: str | None,
+    due_within: str | None,
     grace_s: float,
     settings: Settings,
     certificate: Path | None = None,
@@ -104,7 +104,7 @@ def serve(
         Where to listen.
     workers
         Processes that run requests.
-    within
+    due_within
         Requests that are due so soon are run by themselves; None: only where somebody orders it.
     grace_s
         How long what runs may go on at the end.
@@ -118,7 +118,7 @@ def serve(
     listening = _bound(host, port)
     keeper = Keeper(url, folder)
     own = {"POSTERASE_RECORD": url, "POSTERASE_KEYS": str(folder)}  # not as arguments: a URL may hold a password
-    helpers = Workers(worker_command(within, grace_s), own, workers)
+    helpers = Workers(worker_command(due_within, grace_s), own, workers)
     app = create_app(keeper, settings, helpers.alive)
     server = _Server(
         uvicorn.Config(
@@ -164,10 +164,10 @@ def _bound(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def worker_command(within: str | None, grace_s: float) -> list[str]:
+def worker_command(due_within: str | None, grace_s: float) -> list[str]:
     """What starts a worker of this process."""
     options = ["--grace", f"{grace_s:g}", "--parent", str(os.getpid())]
-    due = [] if within is None else ["--run-within", within]
+    due = [] if due_within is None else ["--run-due-within", due_within]
     return [sys.executable, "-m", "posterase.interfaces.cli", "requests", "work", *options, *due]
 
 

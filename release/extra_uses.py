@@ -1,8 +1,8 @@
 """What each extra is for, used on one small posterior that is known exactly.
 
 Run by the Python of an environment that has the wheel and this extra alone; nothing else of the repository is at hand.
-`uses.py NAME` uses it, `uses.py NAME --missing` does the first thing that somebody without it would do, and prints what
-posterase says. `python -P`, so that libraries and not the files beside this one are imported.
+`extra_uses.py NAME` uses it, `extra_uses.py NAME --missing` does the first thing that somebody without it would do, and
+prints what posterase says. `python -P`, so that libraries and not the files beside this one are imported.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ def postgresql() -> None:
 
 def service() -> None:
     identity = record()
-    token = json.loads(command("keys", "token", "auditor", "--role", "audit", "--json"))["token"]
+    token = json.loads(command("tokens", "new", "auditor", "--role", "audit", "--json"))["token"]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -278,7 +278,7 @@ USES: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
 
 def main() -> None:
     """Use one, or find it missing."""
-    parser = argparse.ArgumentParser(prog="uses.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="extra_uses.py", description=__doc__)
     parser.add_argument("name", choices=["core", "library", *USES])
     parser.add_argument("--missing", action="store_true")
     parser.add_argument("--source", type=Path, help="bridgestan_library.cpp, for library")

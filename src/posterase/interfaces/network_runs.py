@@ -18,8 +18,8 @@ from posterase.errors import InvalidOptionError, MissingExtraError, OutputError,
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.bars import bars, shown_on
-from posterase.interfaces.say import Said
+from posterase.interfaces.output import Said
+from posterase.interfaces.progress_bars import bars, shown_on
 
 SAMPLERS = ("sgld", "sghmc", "both")
 OPTIONAL = [name for name in bnn.METHODS if name not in ("retrain", "origin")]
@@ -49,7 +49,7 @@ def all_but(without: Sequence[str]) -> list[str]:
     return [name for name in bnn.METHODS if name not in left_out]
 
 
-def list_jobs(said: Said, blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
+def dry_run(said: Said, blocks: list[bnn.Settings], out: Path, methods: Sequence[str] = bnn.METHODS) -> None:
     """What would run, what is finished already, and about how long it takes on this machine."""
     console = Console()
     with said.aside.status("timing one step on this machine"):

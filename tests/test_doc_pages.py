@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests import pages
+from tests import doc_pages
 
 RUN = ["docs/when-not-to-trust.md", "docs/paper.md", pytest.param("docs/how-to-add.md", marks=pytest.mark.slow)]
 
@@ -13,25 +13,26 @@ RUN = ["docs/when-not-to-trust.md", "docs/paper.md", pytest.param("docs/how-to-a
 @pytest.mark.parametrize("page", RUN)
 def test_a_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert any(example.shown for example in pages.examples(page)), "a page that shows nothing cannot be checked"
-    pages.run(page)
+    assert any(example.shown for example in doc_pages.examples(page)), "a page that shows nothing cannot be checked"
+    doc_pages.run(page)
 
 
 def test_what_a_page_shows_is_compared():
-    assert pages.alike("k̂ 0.31, ESS 1,863\n", "k̂ 0.32, ESS 1,850\n")
-    assert not pages.alike("k̂ 0.31\n", "k̂ 0.41\n")
-    assert not pages.alike("accepted by Reweight: 0.31\n", "accepted by Transport: 0.31\n")
-    assert not pages.alike("16 requests\n", "17 requests\n")
+    assert doc_pages.alike("k̂ 0.31, ESS 1,863\n", "k̂ 0.32, ESS 1,850\n")
+    assert not doc_pages.alike("k̂ 0.31\n", "k̂ 0.41\n")
+    assert not doc_pages.alike("accepted by Reweight: 0.31\n", "accepted by Transport: 0.31\n")
+    assert not doc_pages.alike("16 requests\n", "17 requests\n")
 
 
 def text_of(page):
-    return " ".join((pages.ROOT / page).read_text().split())
+    return " ".join((doc_pages.ROOT / page).read_text().split())
 
 
-@pytest.mark.parametrize("page", sorted(f"docs/{path.name}" for path in (pages.ROOT / "docs").glob("*.md")))
+@pytest.mark.parametrize("page", sorted(f"docs/{path.name}" for path in (doc_pages.ROOT / "docs").glob("*.md")))
 def test_tests_that_a_page_names_are_there(page):
     for file, name in re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", text_of(page)):
-        assert f"def {name}(" in (pages.ROOT / file).read_text() if name else (pages.ROOT / file).exists(), (file, name)
+        path = doc_pages.ROOT / file
+        assert f"def {name}(" in path.read_text() if name else path.exists(), (file, name)
 
 
 QUOTED = {
@@ -56,7 +57,9 @@ def test_figures_that_are_quoted_are_the_results():
 
 
 def test_the_mixtures_table_is_the_results():
-    found = json.loads((pages.ROOT / "docs/results/gmm.json").read_text())["sgld"]["comparisons"]
-    rows = re.findall(r"^\| ([^|]*) \| (\d\.\d{3}) \| (\d\.\d\d) \|$", (pages.ROOT / "docs/paper.md").read_text(), re.M)
+    found = json.loads((doc_pages.ROOT / "docs/results/gmm.json").read_text())["sgld"]["comparisons"]
+    rows = re.findall(
+        r"^\| ([^|]*) \| (\d\.\d{3}) \| (\d\.\d\d) \|$", (doc_pages.ROOT / "docs/paper.md").read_text(), re.M
+    )
     figures = [(each["distance"], each["log_spread_ratio"]) for each in found.values()]
     assert [row[1:] for row in rows] == [(f"{distance:.3f}", f"{spread:.2f}") for distance, spread in figures]

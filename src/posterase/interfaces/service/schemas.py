@@ -94,19 +94,19 @@ class Extension(Shape):
     reason: Short = Field(description="What the subject was told. The ledger keeps it: do not name the subject.")
 
 
-class RunWanted(Shape):
-    """A run to be done."""
+class NewOrder(Shape):
+    """A run to be ordered."""
 
     due_within: str | None = Field(None, max_length=16, description="Only what is due so soon: 7d, 36h, 2w. Else all.")
 
 
-class RunState(BaseModel):
+class OrderState(BaseModel):
     """A run that was ordered."""
 
-    run: int
+    order: int = Field(description="Its number.")
     project: str
     state: Literal["waiting", "running", "done", "failed"]
-    said: str
+    message: str
     ordered_at: str
     ended_at: str | None
 
@@ -126,9 +126,9 @@ class Verification(BaseModel):
     """Whether the record is whole and unchanged."""
 
     whole: bool
-    entries: int | None = None
+    size: int | None = None
     root: str | None = None
-    said: str
+    message: str
 
 
 class Health(BaseModel):
@@ -137,7 +137,7 @@ class Health(BaseModel):
     status: Literal["ok", "no worker"]
     version: str
     workers: int
-    open_runs: int
+    open_orders: int
 
 
 class Fault(BaseModel):
@@ -175,15 +175,15 @@ def status_of(request: Request, now: Any) -> Status:
     return Status(**told, results_url=url, reason=request.reason, late=request.late(now))
 
 
-def run_state(order: Order) -> RunState:
+def order_state(order: Order) -> OrderState:
     """An order's state."""
     ended = "failed" if order.failed else "done"
     state: Any = ended if order.ended_at else "running" if order.started_at else "waiting"
-    return RunState(
-        run=order.id,
+    return OrderState(
+        order=order.id,
         project=order.project,
         state=state,
-        said=order.said,
+        message=order.said,
         ordered_at=order.ordered_at,
         ended_at=order.ended_at,
     )

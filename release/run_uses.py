@@ -1,4 +1,4 @@
-"""`uses.py` in an environment of its own: in an empty folder, with an empty cache and no settings of the user's."""
+"""`extra_uses.py` in an environment of its own: an empty folder, an empty cache and no settings of the user's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from release.environments import CheckError, ran
 
-SCRIPT = Path(__file__).with_name("uses.py")
+SCRIPT = Path(__file__).with_name("extra_uses.py")
 
 
 def use(name: str, python: Path, own: Mapping[str, str] | None = None, folder: Path | None = None) -> None:

@@ -77,7 +77,7 @@ class Said:
             with redirect_stdout(lines):
                 yield
         except PosteraseError as error:
-            self.document = {"error": {"kind": type(error).__name__, "what": error.problem, "advice": error.advice}}
+            self.document = {"error": {"kind": type(error).__name__, "problem": error.problem, "advice": error.advice}}
             self._print(lines)
             raise
         except typer.Exit:
@@ -109,16 +109,15 @@ class Commands(typer.Typer):
 def _saying(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with the two options, handed `said` where it wants it."""
     own = inspect.signature(function, eval_str=True).parameters
-    added = {name: kind for name, kind in OPTIONS.items() if name not in own}
 
     @functools.wraps(function)
     def called(**given: Any) -> Any:
-        said = Said(**{name: given.pop(name) if name in added else False for name in OPTIONS})
+        said = Said(**{name: given.pop(name) for name in OPTIONS})
         with said.telling():
             return function(**given, **({SAID: said} if SAID in own else {}))
 
     shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, each in own.items() if name != SAID]
-    for name, kind in added.items():
+    for name, kind in OPTIONS.items():
         shown.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind))
     called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in shown}

@@ -12,7 +12,7 @@ import numpy as np
 
 from posterase.erasure import Erasure
 from posterase.interfaces.builders import Fit
-from posterase.interfaces.erasures import ASSUMPTIONS, Tried, data_digest, hardware, versions
+from posterase.interfaces.projects import ASSUMPTIONS, Tried, data_digest, hardware, versions
 from posterase.record.canonical import canonical
 from posterase.record.certificate import issue_alone
 from posterase.record.keyring import Keys

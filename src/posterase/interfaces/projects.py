@@ -28,7 +28,7 @@ from posterase.interfaces.builders import builder, open_stored, policy_from
 from posterase.model import AbstractModel
 from posterase.policy import Policy
 from posterase.record.project import Project
-from posterase.record.runs import Erased, Facts, place_of
+from posterase.record.runs import Facts, WasErased, place_of
 from posterase.rows import Block, RowTable
 from posterase.spelling import did_you_mean, written
 from posterase.streams import Stream
@@ -114,7 +114,7 @@ class Tried:
         self.result.draws.save(path)
 
 
-def open_project(project: Project, erased: Erased) -> Opened:
+def open_project(project: Project, erased: WasErased) -> Opened:
     """Open the draws of a project, with the model that its function or bridge builds."""
     policy = policy_of(project)
     if project.model is None:
