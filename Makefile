@@ -20,16 +20,18 @@ help:
 
 install: $(VENV)/.installed
 
-# pip, not uv: it is on every machine with Python, and knows its mirrors, proxies and certificates.
+# pip, not uv: it is on every machine with Python, and knows its mirrors, proxies and certificates. The lock file names
+# everything, so that pip has nothing to resolve: resolving, it takes the newest of what is asked for with extras.
 $(VENV)/.locked: requirements.lock
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
 		|| (echo "posterase needs Python 3.11, 3.12 or 3.13: make PYTHON=python3.12 …"; exit 1)
 	$(PYTHON) -m venv --clear $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement requirements.lock
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
 	@touch $@
 
 demo: install

@@ -95,7 +95,7 @@ def test_steps_keep_the_share_that_they_should():
         (lambda: pe.HMCMoves(target_acceptance=1.5), "target_acceptance"),
         (lambda: pe.HMCMoves(max_leapfrogs=0), "max_leapfrogs"),
         (lambda: pe.NUTSMoves(max_doublings=0), "max_doublings"),
-        (lambda: pe.Rejuvenate(ess=1.0), "ess"),
+        (lambda: pe.Rejuvenate(ess_share=1.0), "ess_share"),
         (lambda: pe.Rejuvenate(max_moves=0), "max_moves"),
         (lambda: pe.Transport(samples=1), "samples"),
         (lambda: pe.Refit(warmup=1), "warmup"),

@@ -230,7 +230,7 @@ ANSWERS = RNG.integers(2, size=(5, 8))
         (own_effects, (X, Y), {"s": (), "effect": (N,)}, {}, {"obs": N}, True),
         (counts_its_groups, (GROUP, Y), {"a": (10,)}, {}, {"obs": N}, False),
         pytest.param(
-            *(items, (ANSWERS,), {"a": (8,), "b": (5, 1)}, {"rows": "person"}, {"person": 8}, False),
+            *(items, (ANSWERS,), {"a": (8,), "b": (5, 1)}, {"row_dim": "person"}, {"person": 8}, False),
             marks=pytest.mark.slow,
         ),
         (state_space, (Y,), {"s": (), "h": (N,)}, {}, {"y_dim_0": N}, False),
@@ -510,7 +510,7 @@ def no_parameters(y):
         (with_gaps, (X, Y), {}, pe.errors.UnsupportedModelError, "site 'y' has an obs_mask"),
         (matrix, (Y.reshape(8, 5),), {}, pe.errors.AmbiguousRowsError, "which axis is the rows"),
         (items, (ANSWERS,), {}, pe.errors.AmbiguousRowsError, "row_dim='item' or row_dim='person'"),
-        (items, (ANSWERS,), {"rows": "people"}, pe.errors.AmbiguousRowsError, "the plates are item, person"),
+        (items, (ANSWERS,), {"row_dim": "people"}, pe.errors.AmbiguousRowsError, "the plates are item, person"),
         (looks_at_real_values, (X, Y), {}, pe.errors.UnsupportedModelError, "looks at the values of its data"),
         (no_parameters, (Y,), {}, pe.errors.UnsupportedModelError, "no parameters"),
         (no_plate, (X,), {}, pe.errors.UnsupportedModelError, "no observed site"),

@@ -238,7 +238,7 @@ def test_public_names():
         "Continue",
         "ContinueUnfinished",
         "Rewind",
-        "match",
+        "match_refits",
     }
     assert expected <= set(dir(pe))
     assert jnp.exp(0.0) == pe.positive.forward(jnp.array(0.0))

@@ -17,9 +17,9 @@ from benchmarks.scaling import Curve, measured, problem
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import posterase as pe
-import posterase.column_checks as columns_file
+import posterase.column_checks as column_checks_file
 import posterase.model as model_file
-import posterase.numerics.curvature as curvature_file
+import posterase.numerics.propriety as propriety_file
 from posterase.column_checks import lagged
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import _evaluate_at
@@ -198,7 +198,7 @@ def test_the_check_of_additivity_makes_no_copy_of_the_kept_rows():
 
 def test_whole_columns_are_searched_for_a_series_only_where_a_kept_row_holds_a_removed_value(monkeypatch):
     values = np.random.default_rng(0).normal(size=(500, 3))
-    monkeypatch.setattr(columns_file, "_lag", refuse)
+    monkeypatch.setattr(column_checks_file, "_lag", refuse)
     assert lagged(table_of({"x": values}, np.ones(500, bool)), np.arange(5)) == ""
     values[1:, 1] = values[:-1, 0]
     with pytest.raises(AssertionError):
@@ -214,17 +214,17 @@ def test_gradients_of_the_kept_rows_are_taken_only_where_the_removal_leaves_litt
         {"y": np.random.default_rng(0).normal(size=100), "group": group.astype(float)},
     )
     taken = []
-    plain = curvature_file.gradients
+    plain = propriety_file.gradients
 
     def counted(density, points, like):
         taken.append(isinstance(density, LogDensity))
         return plain(density, points, like)
 
-    monkeypatch.setattr(curvature_file, "gradients", counted)
+    monkeypatch.setattr(propriety_file, "gradients", counted)
     removal = model.removal(np.flatnonzero(group))
     thetas = np.random.default_rng(1).normal(size=(50, 2)) * [0.1, 0.4]
     kept, removed = LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal)
-    curvature_file.check_informed(kept, removed, thetas, np.zeros(2, np.float32))
+    propriety_file.check_informed(kept, removed, thetas, np.zeros(2, np.float32))
     assert sum(taken) == passes
 
 

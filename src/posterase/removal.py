@@ -1,4 +1,4 @@
-"""Rows to remove."""
+"""Rows to remove, padded so that removals of like size share one compilation."""
 
 from __future__ import annotations
 
