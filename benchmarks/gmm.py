@@ -13,7 +13,7 @@ import numpy as np
 import posterase as pe
 from benchmarks.harness import Ratio, compare
 from posterase.experiments import gmm
-from posterase.sampling.batches import BatchDensity, draw, rows_of
+from posterase.sampling.batches import BatchDensity, draw, present_rows
 
 REQUESTS = 10
 
@@ -27,7 +27,7 @@ def trainer(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
 
 def arithmetic(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
     """The gradients of as many steps and chains, on batches drawn beforehand: no random numbers, no updates."""
-    rows = rows_of(model.present)
+    rows = present_rows(model.present)
     batches = draw(jax.random.key(0), rows, settings.chains * settings.batch).reshape(settings.chains, -1)
     centres = jnp.asarray(gmm.initial_centres(np.asarray(model.data), settings.components))
 

@@ -1,8 +1,10 @@
 """Files by ArviZ's schema and nothing else: weights from stored log-likelihoods, and what may come out again."""
 
+import gc
 import struct
 import subprocess
 import sys
+import weakref
 
 import h5py
 import numpy as np
@@ -186,6 +188,15 @@ def test_nothing_is_left_in_memory(beta):
     block = result.model.blocks[0]
     assert block.rows.tolist() == KEPT.tolist()
     np.testing.assert_allclose(block.variables[0].values, log_likelihood(beta)[..., KEPT])
+
+
+def test_nothing_is_remembered_of_stored_likelihoods(beta):
+    model, draws = pe.from_arviz(planted_tree(beta))
+    kept = pe.erase(model, draws, rows=REMOVED).draws
+    block = weakref.ref(model.blocks[0])
+    del model, draws, kept
+    gc.collect()
+    assert block() is None
 
 
 # --- weights

@@ -11,7 +11,7 @@ import posterase as pe
 from posterase.assess import Assessment
 from posterase.assess.comparison import two_sided
 from posterase.assess.samples import rounded_down, sampled
-from posterase.assess.table import Figure, written
+from posterase.assess.table import Figure, with_error
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError, InvalidTypeError, RowsError
 from posterase.numerics.weights import Estimate
 from tests.oracles import BetaBernoulli, LinearRegression
@@ -524,10 +524,10 @@ def test_verdicts():
 
 
 def test_numbers_are_written_as_finely_as_they_are_known():
-    assert written(-45.321, 0.2) == "-45.32 ± 0.20"
-    assert written(12345.6, 30.0) == "12,346 ± 30"
-    assert written(float("nan"), float("nan")) == "–"
-    assert written(3.0, 0.0) == "3"
+    assert with_error(-45.321, 0.2) == "-45.32 ± 0.20"
+    assert with_error(12345.6, 30.0) == "12,346 ± 30"
+    assert with_error(float("nan"), float("nan")) == "–"
+    assert with_error(3.0, 0.0) == "3"
 
 
 def test_an_empty_assessment_prints():

@@ -159,5 +159,10 @@ def test_weights_sum_to_one(precision):
     np.testing.assert_allclose(shifted.weights, draws.weights, rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_half_precision_becomes_float32(dtype):
+    assert pe.Draws({"a": jnp.ones((2, 5), dtype)}).params["a"].dtype == jnp.float32
+
+
 def test_repr():
     assert repr(labelled()) == "Draws: 2 chains × 6 draws, equal weights\n  alpha: float32[3]\n  sigma: float32"

@@ -40,6 +40,36 @@ def test_the_cheapest_rung_that_passes_is_taken():
     assert_moments(np.asarray(much.draws.flat()["beta"]), KNOWN.mean(kept), KNOWN.variance(kept), weights)
 
 
+def test_a_rung_that_diverges_is_a_rung_that_does_not_pass():
+    wild = pe.Continue(pe.SGLD(pe.ConstantSteps(1e6)), steps=50)
+    result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight(), wild, pe.Transport()])
+    assert [rung.erased is None for rung in result.rungs] == [False, True, False]
+    assert result.verdict.rung == "Transport"
+
+
+def test_nothing_that_a_rung_returns_holds_the_removed_rows():
+    """Diagnostics of the eraser that `Continue` starts with included."""
+    gone = np.asarray(jax.tree.leaves(MODEL.data)[0])[5]
+    sampler = pe.SGLD(pe.ConstantSteps(1e-4))
+    result = pe.erase(MODEL, DRAWS, [5], rungs=[pe.Continue(sampler, steps=1, start=pe.Transport())])
+    started = result.rungs[0].erased.diagnostics.started
+    assert started.diagnostics.transported is None
+    assert started.evidence.log_weights_at is None
+    held = [leaf for leaf in jax.tree.leaves(result.model) if leaf.shape[:1] == (60,) and leaf.dtype != bool]
+    assert held
+    assert not any((np.asarray(leaf) == gone).all(axis=tuple(range(1, leaf.ndim))).any() for leaf in held[:1])
+
+
+def test_the_next_request_has_random_numbers_of_its_own():
+    rungs = [pe.Reweight(resample=True)]
+    first = pe.erase(MODEL, DRAWS, [5], rungs=rungs)
+    second = first.erase([7], rungs=rungs)
+    same = first.erase([7], rungs=rungs, key=0)
+    found = [np.corrcoef(first.ancestors.ravel(), each.ancestors.ravel())[0, 1] for each in (second, same)]
+    assert abs(found[0]) < 0.2
+    assert found[1] > 0.9  # the twin: with the first one's key they are alike
+
+
 def test_a_result_prints_plots_and_is_json():
     refits = [pe.Draws(KNOWN.sample(np.arange(35, 60), (4, 500), seed=seed)) for seed in (1, 2)]
     result = pe.erase(MODEL, DRAWS, np.arange(35), refits=refits)
@@ -241,7 +271,7 @@ def test_a_flat_prior_without_rows_is_refused(eraser):
     with pytest.raises(pe.errors.ImproperPosteriorError, match="effect"):
         eraser(0, model, pe.Draws(params), model.removal(group == 1))
     model, params, group = grouped(1e3)  # a wide prior is a prior: it is not taken for none
-    assert pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).result.passed
+    assert pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).judgement.passed
     with pytest.raises(pe.errors.UnusedParameterError, match="double"):
         eraser(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.removal([3]))
 

@@ -113,7 +113,7 @@ def test_chains_are_sampled_and_forget(made):
     sampler = pe.SGLD(pe.PolynomialSteps(1e-4), batch=16)
     state = pe.sample(model, sampler, pe.start_chains(0, model, sampler, starts), 1, thin=50).state
     again, draws = bridge(module, DATA, state, prior_sd=1.0)
-    erased = pe.Rewind(25, starts=starts, share=0.3, batch=16)(0, again, draws, again.removal([1, 2, 3]))
+    erased = pe.Rewind(25, initial=starts, share=0.3, batch=16)(0, again, draws, again.removal([1, 2, 3]))
     assert jax.tree.structure(erased.draws.params) == jax.tree.structure(draws.params)
     assert (erased.diagnostics.steps == 25).all()
 

@@ -84,13 +84,17 @@ def test_likelihoods_bound_to_float32_are_summed_in_float64():
 OUTSIDE = np.array([5.0, 3.0])
 
 
-@pytest.mark.parametrize("where", ["in the closure", "in the module"])
+@pytest.mark.parametrize("where", ["in the closure", "in the module", "in a function within"])
 def test_numpy_constants_used_in_both_precisions(where):
     """jax keeps the float32 copy of a numpy array it met first, and cannot compile what mixes it with float64."""
     scale = np.array([5.0, 3.0])
     prior, likelihood = {
         "in the closure": (lambda p: -0.5 * ((scale * p) ** 2).sum(), lambda p, y: y * (scale * p).sum()),
         "in the module": (lambda p: -0.5 * ((OUTSIDE * p) ** 2).sum(), lambda p, y: y * (OUTSIDE * p).sum()),
+        "in a function within": (
+            lambda p: -0.5 * sum(map(lambda s: (s**2).sum(), [OUTSIDE * p])),  # noqa: C417
+            lambda p, y: y * (lambda: OUTSIDE * p)().sum(),
+        ),
     }[where]
     model = pe.Model(prior, likelihood, np.arange(6.0), params=np.zeros(2))
     draws = pe.Draws(np.random.default_rng(0).normal(size=(2, 100, 2)))
@@ -108,6 +112,14 @@ def test_numpy_constants_out_of_reach_are_an_error_with_advice():
     draws = pe.Draws(np.random.default_rng(0).normal(size=(2, 100, 2)))
     with pytest.raises(PrecisionError, match=r"jnp\.asarray"):
         pe.InfluenceShift()(0, model, draws, model.removal([3]))
+
+
+def test_functions_with_numpy_keep_their_defaults():
+    def scaled(p, *, by=2.0):
+        return by * (OUTSIDE * p).sum()
+
+    assert numpy_as_jax(scaled) is not scaled
+    assert numpy_as_jax(scaled)(1.0) == 16.0
 
 
 def test_functions_without_numpy_stay_themselves():

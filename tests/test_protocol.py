@@ -62,8 +62,8 @@ def test_protocol(eraser, precision):
     assert erased.draws.labels == draws.labels
     assert eqx.tree_equal(jax.tree.map(np.array, draws), before)
     assert eqx.tree_equal(eraser(0, model, draws, removal).draws, erased.draws), "not deterministic given the key"
-    assert isinstance(erased.result.passed, bool)
-    assert erased.result.passed or erased.result.advice
+    assert isinstance(erased.judgement.passed, bool)
+    assert erased.judgement.passed or erased.judgement.advice
     assert str(erased)
     for leaf in jax.tree.leaves(erased.draws):
         assert leaf.dtype == precision

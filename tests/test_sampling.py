@@ -161,7 +161,7 @@ def test_batches_come_from_the_present_rows_alike():
 
     model = KNOWN.model()
     kept = model.without(model.removal([3, 7, 20]))
-    ids = np.asarray(batches.draw(jax.random.key(0), batches.rows_of(kept.present), 40_000))
+    ids = np.asarray(batches.draw(jax.random.key(0), batches.present_rows(kept.present), 40_000))
     counts = np.bincount(ids, minlength=40)
     assert counts[[3, 7, 20]].sum() == 0
     expected = 40_000 / 37

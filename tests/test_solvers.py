@@ -9,7 +9,7 @@ import pytest
 import posterase as pe
 from posterase.log_densities import LogDensity
 from posterase.numerics.curvature import Curvature, ravel_draws
-from posterase.numerics.solvers import DENSE_UP_TO, default_solver, lanczos, nystrom
+from posterase.numerics.solvers import CHOLESKY_UP_TO, default_solver, lanczos, nystrom
 
 D = 6
 MATRIX = np.diag([0.5, 1.0, 2.0, 4.0, 8.0, 16.0]) + 0.3
@@ -120,8 +120,8 @@ def test_lanczos_finds_the_extremes_of_a_large_spectrum(x64):
 
 
 def test_default_solver():
-    assert isinstance(default_solver(DENSE_UP_TO), pe.Cholesky)
-    assert isinstance(default_solver(DENSE_UP_TO + 1), pe.CG)
+    assert isinstance(default_solver(CHOLESKY_UP_TO), pe.Cholesky)
+    assert isinstance(default_solver(CHOLESKY_UP_TO + 1), pe.CG)
 
 
 def test_a_vector_of_zeros_needs_no_shift():

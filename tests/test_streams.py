@@ -23,6 +23,7 @@ import pytest
 import zarr
 
 import posterase as pe
+from posterase.assess.forget_sets import row_influence
 from posterase.errors import (
     CoupledRowsError,
     DataError,
@@ -361,6 +362,20 @@ def test_files_that_change_are_an_error_that_says_so(how, warm, tmp_path, caplog
     assert not caplog.records
 
 
+def test_errors_in_reading_are_told_by_whatever_reads(tmp_path):
+    model, draws = model_of(of_npy(tmp_path)), make_draws()
+    sampler = pe.SGLD(pe.ConstantSteps(1e-4), batch=8)
+    state = pe.start_chains(0, model, sampler, jax.tree.map(lambda leaf: leaf[:, 0], draws.params))
+    spoil(tmp_path, "longer")
+    for reads in (
+        lambda: pe.LiveInfluenceShift(order=1, scale=1.0, batch=8)(model, sampler, state, [[3]]),
+        lambda: pe.assess.divergence(model, draws, model.removal(REMOVED)),
+        lambda: row_influence(model, draws),
+    ):
+        with pytest.raises(StreamError, match="has changed"):
+            reads()
+
+
 @pytest.mark.parametrize("how", ["gone", "rewritten"])
 def test_chunks_of_zarr_that_change_are_an_error(how, tmp_path):
     """zarr itself reads a chunk that is gone as the fill value."""
@@ -430,6 +445,8 @@ def test_nan_is_refused_where_it_is_first_read_and_named_by_its_row(tmp_path):
     model = model_of(pe.stream(paths, block_rows=BLOCK))
     with pytest.raises(NonFiniteDataError, match=r"data\['x'\] is NaN at \[77\]"):
         model.check_additivity(make_draws(), model.removal([3]), samples=1)
+    with pytest.raises(NonFiniteDataError, match=r"data\['x'\] is NaN at \[77\]"):
+        pe.Reweight()(0, model, make_draws(), model.removal([5, 77]))
 
 
 def test_what_cannot_be_streamed_is_refused_before_any_work(tmp_path):
@@ -495,6 +512,7 @@ import json, sys
 from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 import posterase as pe
+from posterase.assess.forget_sets import row_influence
 from benchmarks.memory import status
 
 path, kind = sys.argv[1:]

@@ -49,7 +49,7 @@ def test_it_ends_where_only_the_removal_pushes(share, x64):
         for other in {1.0, 0.6, 0.0} - {share}:
             assert np.linalg.norm(end - top(start, other)) > 0.1 * way
         assert np.linalg.norm(end - start) > 0.5 * way
-    assert "not measured" in result.result.reason
+    assert "not measured" in result.judgement.reason
     assert result.evidence.flaw
 
 
@@ -114,9 +114,9 @@ def test_steps_that_lead_nowhere_are_refused_and_never_returned():
     wild = erased(ContinueUnfinished(steps=100, rate=1e4, batch=32))
     np.testing.assert_array_equal(wild.draws.params["beta"], STARTS.astype(np.float32))
     assert (wild.diagnostics.refused == 4).all()
-    assert not wild.result.passed
-    assert "refused" in wild.result.reason
-    assert "smaller rate" in wild.result.advice
+    assert not wild.judgement.passed
+    assert "refused" in wild.judgement.reason
+    assert "smaller rate" in wild.judgement.advice
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_rewind_goes_back_by_its_share_and_writes_for_as_long(share, x64):
     way back, that is the refit itself."""
     time = 0.2
     ends = np.stack([flow(np.arange(60), begin, time) for begin in BEGUN["beta"]])[:, None]
-    eraser = Rewind.in_time(1000, starts=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control_rows=40)
+    eraser = Rewind.in_time(1000, initial=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control_rows=40)
     found = np.asarray(erased(eraser, ends).draws.params["beta"])[:, 0]
     for begin, end, got in zip(BEGUN["beta"], ends[:, 0], found, strict=True):
         refit = flow(KEPT, begin, time)
@@ -254,41 +254,43 @@ def test_rewind_takes_back_what_kept_rows_do_not_see(x64):
     )
     starts, ends = np.zeros((1, 2)), np.array([[[0.8, 1.0]]])
     draws, removal = pe.Draws({"beta": ends}), model.removal(ROWS)
-    eraser = Rewind(50, starts={"beta": starts}, share=0.5, batch=16, control_rows=40)
+    eraser = Rewind(50, initial={"beta": starts}, share=0.5, batch=16, control_rows=40)
     assert eraser(0, model, draws, removal).draws.params["beta"][0, 0, 1] == 0.5
     on = ContinueUnfinished(50, batch=16, control_rows=40, corrected=0.0)(0, model, draws, removal)
     assert on.draws.params["beta"][0, 0, 1] == 1.0
 
 
+@pytest.mark.parametrize("options", [{}, {"round_steps": 60}], ids=str)
 @pytest.mark.parametrize("steps", [10, 26, 100])
-def test_rewind_writes_for_as_long_as_it_rewound_in_whole_rounds(steps):
-    eraser = Rewind.in_time(steps, starts=BEGUN, share=0.4, time=7.0)
+def test_rewind_writes_for_as_long_as_it_rewound_in_whole_rounds(steps, options):
+    eraser = Rewind.in_time(steps, initial=BEGUN, share=0.4, time=7.0, **options)
+    assert eraser.round_steps == options.get("round_steps", 25)
     run = -(-steps // eraser.round_steps) * eraser.round_steps
     assert eraser.rate * run / 2 / (1 - eraser.momentum) == pytest.approx(0.4 * 7.0)
     with pytest.raises(InvalidOptionError):
-        Rewind.in_time(0, starts=BEGUN, share=0.4, time=7.0)
+        Rewind.in_time(0, initial=BEGUN, share=0.4, time=7.0)
 
 
 def test_starts_take_the_precision_of_the_draws(x64):
     starts = {"beta": BEGUN["beta"].astype(np.float32)}
-    result = erased(Rewind(25, starts=starts, share=0.2, batch=16, control_rows=40))
+    result = erased(Rewind(25, initial=starts, share=0.2, batch=16, control_rows=40))
     assert result.draws.params["beta"].dtype == np.float64
 
 
 def test_rewind_counts_one_gradient_a_step_and_sees_no_removed_row():
-    result = erased(Rewind(50, starts=BEGUN, share=0.2, batch=16, control_rows=40))
+    result = erased(Rewind(50, initial=BEGUN, share=0.2, batch=16, control_rows=40))
     assert result.evidence.cost.gradients == pytest.approx(2 * 50 * 16 / len(KEPT))
     assert result.evidence.cost.densities == pytest.approx(2 * (2 + 2) * 40 / len(KEPT))
-    assert "not measured" in result.result.reason
+    assert "not measured" in result.judgement.reason
 
 
 def test_a_budget_that_does_not_bring_the_kept_rows_back_is_told():
     short = erased(
-        Rewind(25, starts=BEGUN, share=1.0, rate=1e-6, batch=16, control_rows=40),
+        Rewind(25, initial=BEGUN, share=1.0, rate=1e-6, batch=16, control_rows=40),
         KNOWN.mean(KEPT)[None, None].repeat(2, 0),
     )
-    assert not short.result.passed
-    assert "more steps" in short.result.advice
+    assert not short.judgement.passed
+    assert "more steps" in short.judgement.advice
 
 
 @pytest.mark.parametrize(
@@ -303,12 +305,12 @@ def test_a_budget_that_does_not_bring_the_kept_rows_back_is_told():
 )
 def test_starts_are_checked(starts, error):
     with pytest.raises(error):
-        erased(Rewind(25, starts=starts, batch=16))
+        erased(Rewind(25, initial=starts, batch=16))
 
 
 @pytest.mark.parametrize("options", [{"share": 1.5}, {"rate": 0.0}, {"steps": 0}], ids=str)
 def test_options_of_rewind_are_checked(options):
     with pytest.raises(InvalidOptionError):
-        Rewind(**{"steps": 10, "starts": BEGUN, **options})
+        Rewind(**{"steps": 10, "initial": BEGUN, **options})
     with pytest.raises(InvalidOptionError):
-        Rewind.in_time(10, starts=BEGUN, share=0.0, time=1.0)
+        Rewind.in_time(10, initial=BEGUN, share=0.0, time=1.0)

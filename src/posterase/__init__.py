@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from posterase.erasers.continue_unfinished import ContinueUnfinished as ContinueUnfinished
     from posterase.erasers.eraser import Erased as Erased
     from posterase.erasers.eraser import Eraser as Eraser
-    from posterase.erasers.eraser import Result as Result
+    from posterase.erasers.eraser import Judgement as Judgement
     from posterase.erasers.evidence import Evidence as Evidence
     from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
     from posterase.erasers.live_influence_shift import LiveErased as LiveErased
@@ -45,11 +45,13 @@ if TYPE_CHECKING:
     from posterase.erasure import erase as erase
     from posterase.log_densities import Split as Split
     from posterase.log_densities import split as split
+    from posterase.matching import Matched as Matched
     from posterase.matching import match_refits as match_refits
     from posterase.model import MaskedModel as MaskedModel
     from posterase.model import Model as Model
     from posterase.numerics.moves import HMCMoves as HMCMoves
     from posterase.numerics.moves import MALAMoves as MALAMoves
+    from posterase.numerics.moves import Moves as Moves
     from posterase.numerics.moves import NUTSMoves as NUTSMoves
     from posterase.numerics.solvers import CG as CG
     from posterase.numerics.solvers import Cholesky as Cholesky
@@ -57,14 +59,17 @@ if TYPE_CHECKING:
     from posterase.numerics.solvers import Neumann as Neumann
     from posterase.numerics.solvers import NoPreconditioner as NoPreconditioner
     from posterase.numerics.solvers import NystromPreconditioner as NystromPreconditioner
+    from posterase.numerics.solvers import Preconditioner as Preconditioner
     from posterase.numerics.solvers import Solver as Solver
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
     from posterase.removal import Removal as Removal
     from posterase.sampling.laplace import LaplaceFit as LaplaceFit
+    from posterase.sampling.nuts import NutsSampled as NutsSampled
     from posterase.sampling.nuts import nuts as nuts
     from posterase.sampling.resume import load_state as load_state
     from posterase.sampling.resume import save_state as save_state
+    from posterase.sampling.sample import Sampled as Sampled
     from posterase.sampling.sample import sample as sample
     from posterase.sampling.sample import start_chains as start_chains
     from posterase.sampling.sampler import NoiseFree as NoiseFree
@@ -98,7 +103,7 @@ HOMES = {
     "draws": "Draws",
     "erasers.continue_sampling": "Continue",
     "erasers.continue_unfinished": "ContinueUnfinished",
-    "erasers.eraser": "Erased Eraser Result",
+    "erasers.eraser": "Erased Eraser Judgement",
     "erasers.evidence": "Evidence",
     "erasers.influence_shift": "InfluenceShift",
     "erasers.live_influence_shift": "LiveErased LiveInfluenceShift",
@@ -108,17 +113,18 @@ HOMES = {
     "erasers.rewind": "Rewind",
     "erasers.transport": "Transport",
     "erasure": "Erasure erase",
-    "matching": "match_refits",
+    "matching": "Matched match_refits",
     "log_densities": "Split split",
     "model": "MaskedModel Model",
-    "numerics.moves": "HMCMoves MALAMoves NUTSMoves",
-    "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner Solver",
+    "numerics.moves": "HMCMoves MALAMoves Moves NUTSMoves",
+    "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner "
+    "Preconditioner Solver",
     "policy": "Policy Verdict",
     "removal": "Removal",
     "sampling.laplace": "LaplaceFit",
-    "sampling.nuts": "nuts",
+    "sampling.nuts": "NutsSampled nuts",
     "sampling.resume": "load_state save_state",
-    "sampling.sample": "sample start_chains",
+    "sampling.sample": "Sampled sample start_chains",
     "sampling.sampler": "NoiseFree Sampler State",
     "sampling.schedules": "ConstantSteps PolynomialSteps Schedule",
     "sampling.sghmc": "SGHMC",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -113,13 +113,15 @@ def check_kind(name: str, dtype: Any, ndim: int) -> None:
         )
 
 
-def check_values(name: str, array: np.ndarray | Array, dtype: Any, first_row: int = 0) -> None:
-    """No NaN among rows that begin with this one, and no number that `dtype`, which jax makes of them, cannot hold."""
+def check_values(
+    name: str, array: np.ndarray | Array, dtype: Any, row_ids: Sequence[int] | np.ndarray | None = None
+) -> None:
+    """No NaN among these rows (all, without ids), and no number that `dtype`, which jax makes of them, cannot hold."""
     if jnp.issubdtype(array.dtype, jnp.floating):
         bad = first_bad(np.isnan(np.asarray(array)) if isinstance(array, np.ndarray) else jnp.isnan(array))
         if bad is not None:
             raise NonFiniteDataError(
-                f"{name} is NaN at {[first_row + bad[0], *bad[1:]]}.",
+                f"{name} is NaN at {[bad[0] if row_ids is None else int(row_ids[bad[0]]), *bad[1:]]}.",
                 "drop or fill these values, and mark them in another array of data if the likelihood must know.",
             )
         if isinstance(array, np.ndarray) and array.size and array.dtype != dtype:
@@ -175,7 +177,7 @@ def row_ids(rows: Any, present: Bool[np.ndarray, " rows"]) -> Int[np.ndarray, " 
     if (counts > 1).any():
         twice = ids[counts > 1]
         raise DuplicateRowsError(
-            f"row {twice[0]} is given {counts.max()} times ({twice.size} such).",
+            f"row {twice[0]} is given {counts[counts > 1][0]} times ({twice.size} such).",
             "name each row once (numpy.unique(rows) does it).",
         )
     gone = given[~present[given]]

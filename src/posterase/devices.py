@@ -235,7 +235,7 @@ def _length(tree: PyTree) -> int:
 # --- along rows
 
 
-def sum_rows(function: Callable[..., PyTree], rows: PyTree, shared: Shared = ()) -> PyTree:
+def sum_over_row_shards(function: Callable[..., PyTree], rows: PyTree, shared: Shared = ()) -> PyTree:
     """The sum over devices of `function(rows of its own, *shared)`; there are as many rows for each."""
     return _cut(
         lambda own, *shared: jax.lax.psum(function(own, *shared), ROWS), rows, shared, PartitionSpec(), axis=ROWS

@@ -66,12 +66,15 @@ class Draws(eqx.Module):
     ----------
     params
         A tree of real arrays shaped `(chain, draw, …)`: a dict of name → array, a network's parameters, one array.
+        Numbers of less than 32 bits become float32.
     log_weights
         Log-weights shaped `(chain, draw)`, up to a constant. None: all draws count equally.
     dims
         Names of a parameter's axes after `(chain, draw)`, by parameter name, as in ArviZ.
     coords
         Coordinate values, by axis name, as in ArviZ; or a Dataset, or the labels of other draws, with those to keep.
+    container
+        What the draws came in, and go out in again. Bridges set it.
 
     Examples
     --------
@@ -174,7 +177,7 @@ class Draws(eqx.Module):
     # --- the same draws, otherwise
 
     def replace(self, params: PyTree, log_weights: ArrayLike | None = None) -> Draws:
-        """Other values under the same names and labels."""
+        """Other values under the same names and labels, with these weights: none, unless they are given."""
         return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels, container=self.container)
 
     def inside(self, container: Container) -> Draws:
@@ -320,6 +323,8 @@ def _real(name: str, leaf: Any) -> Array:
             "sum discrete parameters out of the model, or convert with .astype(float) if they are real after all.",
         )
     array = array if isinstance(array, jax.Array) else as_jax(array)
+    if array.dtype.itemsize < 4:
+        array = array.astype(jnp.float32)
     if array.ndim >= len(SAMPLE_DIMS) and not isinstance(array, jax.core.Tracer):
         bad = None if _all_finite(array) else first_bad(~np.isfinite(array))
         if bad is not None:
@@ -341,6 +346,8 @@ def _sample_shape(shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, int]:
             raise DrawsShapeError(
                 f"{name} has the shape {other}.", "draws are shaped (chain, draw, …); for one chain use array[None]."
             )
+        if 0 in other[2:]:
+            raise DrawsShapeError(f"{name} has no elements: its shape is {other}.", "leave it out.")
         if other[:2] != shape[:2]:
             raise DrawsShapeError(
                 f"{first} has {shape[0]} chains of {shape[1]} draws and {name} has {other[0]} of {other[1]}.",

@@ -36,6 +36,7 @@ from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport, TransportDiagnostics
 from posterase.errors import (
     CoupledRowsError,
+    DivergedError,
     DrawsShapeError,
     InvalidOptionError,
     NonFiniteResultError,
@@ -130,6 +131,8 @@ class Erasure:
     policy: Policy
     spent: float
     """Σ min(1, √(ε/2)) over all erasures of this posterior since it was fitted."""
+    next_key: Key[Array, ""]
+    """For the next request, whose random numbers must be others than this one's."""
 
     @property
     def draws(self) -> Draws:
@@ -166,7 +169,8 @@ class Erasure:
 
     def erase(self, rows: Selection, **options: Any) -> Erasure:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
-        return erase(self.model, self.draws, rows, **{"policy": self.policy, "spent": self.spent, **options})
+        own = {"key": self.next_key, "policy": self.policy, "spent": self.spent}
+        return erase(self.model, self.draws, rows, **{**own, **options})
 
     def __str__(self) -> str:
         if not self.rungs:
@@ -280,6 +284,7 @@ def erase(
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
     climbed = _ladder(rungs, policy, model)
+    next_key = jax.random.fold_in(typed, len(climbed))  # those before it are for the rungs
     kept = model.without(removal)
     if not isinstance(model, StoredLikelihoods):
         _check_additivity(model, draws, removal)
@@ -317,7 +322,7 @@ def erase(
         after = 0.0
     else:
         after = spent + policy.spends(last)
-    return Erasure(verdict, tried, kept, draws, compared, removal.n_rows, policy, after)
+    return Erasure(verdict, tried, kept, draws, compared, removal.n_rows, policy, after, next_key)
 
 
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
@@ -395,7 +400,7 @@ class _Climb(NamedTuple):
         name = type(eraser).__name__
         try:
             erased = self._run(key, eraser, before)
-        except NonFiniteResultError as error:
+        except (NonFiniteResultError, DivergedError) as error:
             return Rung(name, None, [Objection(error.problem, error.advice)], time.perf_counter() - started)
         seconds = time.perf_counter() - started
         objections = self.policy.objections(erased.evidence)

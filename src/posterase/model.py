@@ -1,4 +1,4 @@
-"""Models, removals, and the three functions that everything else hangs on.
+"""Models, and the three functions that everything else hangs on (`posterase.log_densities` makes them).
 
 A model and a removal of rows S′ from its data S give three functions of *unconstrained* parameters θ, each a log
 density up to a constant, with the Jacobians of the model's transforms included:
@@ -68,7 +68,7 @@ factorisations small, which matters on a CPU (`posterase.numerics.densities.MOST
 M = TypeVar("M", bound="AbstractModel")
 
 
-class Sampled(NamedTuple):
+class OwnSample(NamedTuple):
     """Draws that a model's own sampler made."""
 
     params: PyTree
@@ -134,7 +134,7 @@ class AbstractModel(eqx.Module):
         """Ids of the rows that are present: their positions in the data the first model was made with."""
         return np.flatnonzero(np.asarray(self.present))
 
-    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> Sampled | None:
+    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> OwnSample | None:
         """Draws by the model's own sampler, a chain from each initial point; None: it has none."""
         return None
 

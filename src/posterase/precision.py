@@ -116,22 +116,33 @@ def numpy_as_jax(function: Callable[..., T]) -> Callable[..., T]:
 
     jax (0.10 to 0.12) remembers the float32 copy of a numpy array that was first used in float32, and what then uses
     the array in float64 does not compile. jax arrays have no such memory. A function that uses no numpy array is
-    returned as it is.
+    returned as it is. Arrays are found in the function and in those defined within it; not in others that it calls, of
+    which `in_float64` says what to do. Where there are such arrays among the module's names, the function sees all
+    names of its module as they are now.
     """
     if not isinstance(function, types.FunctionType):
         return function
     cells = function.__closure__ or ()
     enclosed = [cell.cell_contents for cell in cells if _is_filled(cell)]
-    named = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    if not any(isinstance(value, np.ndarray) for value in (*enclosed, *named.values())):
+    known = function.__globals__
+    named = {name: known[name] for name in _names(function.__code__) if isinstance(known.get(name), np.ndarray)}
+    if not named and not any(isinstance(value, np.ndarray) for value in enclosed):
         return function
-    return types.FunctionType(
+    made = types.FunctionType(
         function.__code__,
-        {**function.__globals__, **{name: _as_jax(value) for name, value in named.items() if value is not None}},
+        {**known, **{name: _as_jax(value) for name, value in named.items()}} if named else known,
         function.__name__,
         function.__defaults__,
         tuple(types.CellType(_as_jax(cell.cell_contents)) if _is_filled(cell) else cell for cell in cells),
     )
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """What a function looks up by name, and those that are defined within it."""
+    within = (each for each in code.co_consts if isinstance(each, types.CodeType))
+    return set(code.co_names).union(*map(_names, within))
 
 
 def _as_jax(value: Any) -> Any:

@@ -67,7 +67,7 @@ class Spread(AbstractRows):
     blocks: Blocks
 
     def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
-        return devices.sum_rows(lambda own, *shared: own.added_up(summand, *shared), self.blocks, shared)
+        return devices.sum_over_row_shards(lambda own, *shared: own.added_up(summand, *shared), self.blocks, shared)
 
 
 def _value(rows: PyTree, counted: Bool[Array, " rows"], params: PyTree, term: Term) -> Float[Array, ""]:

@@ -105,6 +105,9 @@ class StoredLikelihoods(AbstractModel):
         blocks = [block.without(part) for block, part in zip(self.blocks, parts, strict=True)]
         return StoredLikelihoods(blocks, self.fitted)
 
+    def check_functions(self, params: PyTree) -> None:
+        """There are none. (And what has passed is remembered with the model: this one holds its rows in itself.)"""
+
     def _check_functions(self, params: PyTree) -> None:
         pass
 

@@ -167,7 +167,7 @@ class Source:
                 if rows.shape != (end - at, *reader.shape[1:]):
                     raise StreamError(f"{name} has fewer rows than it had.", MAKE_ANEW)
                 if check:
-                    check_values(name, rows, self.dtypes[leaf], at)
+                    check_values(name, rows, self.dtypes[leaf], range(at, end))
                 out[at - start : end - start] = rows
                 reader.release(rows)
             out[stop - start :] = 0
@@ -178,7 +178,7 @@ class Source:
         with _told_where(f"rows of {name}"):
             reader.check(int(ids.min(initial=0)), int(ids.max(initial=0)) + 1)
             rows = reader.take(ids)
-            check_values(name, rows, self.dtypes[leaf])
+            check_values(name, rows, self.dtypes[leaf], ids)
         return rows.astype(self.dtypes[leaf], copy=False)
 
 
@@ -264,7 +264,7 @@ class Stream(eqx.Module):
         rows = [jax.lax.dynamic_slice_in_dim(leaf, at, layout.piece_rows) for leaf in block]
         places = at + jnp.arange(layout.piece_rows)
         ids = jnp.where(places < layout.block_rows, first + places, layout.n_rows)
-        return self._tree(self._overwritten(rows, among(self.left, ids))), ids
+        return self._tree(self._overwritten(rows, mask_at(self.left, ids))), ids
 
     def block(self, index: Int[Array, ""]) -> list[Array]:
         """A block, in compiled code."""
@@ -375,7 +375,7 @@ def shapes_of(data: PyTree, rows: int) -> PyTree:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), data)
 
 
-def among(mask: Bool[Array, " rows"], ids: Int[Array, " some"]) -> Bool[Array, " some"]:
+def mask_at(mask: Bool[Array, " rows"], ids: Int[Array, " some"]) -> Bool[Array, " some"]:
     """A mask over all rows at some ids; false where there is no such row."""
     return mask.at[ids].get(mode="fill", fill_value=False)
 
@@ -394,7 +394,7 @@ class Counted(AbstractRows):
 
             def add_piece(at: Int[Array, ""]) -> PyTree:
                 rows, ids = self.stream.piece(block, index * layout.block_rows, at)
-                return summand(rows, among(self.counted, ids), *shared)
+                return summand(rows, mask_at(self.counted, ids), *shared)
 
             return add_up(add_piece, jnp.arange(0, layout.padded_rows, layout.piece_rows))
 
@@ -434,7 +434,7 @@ def _read_error(error: BaseException) -> PosteraseError | None:
 
 @contextmanager
 def _kept_for_later() -> Iterator[None]:
-    """Errors of posterase are remembered for `told`."""
+    """Errors of posterase are remembered for `raises_read_errors`."""
     try:
         yield
     except PosteraseError as error:
@@ -455,7 +455,7 @@ def _told_where(what: str) -> Iterator[None]:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Not an error that `told` tells; jax would print it with a page of its own frames."""
+    """Not an error that `raises_read_errors` raises anew; jax would print it with a page of its own frames."""
     return not (record.exc_info and isinstance(record.exc_info[1], PosteraseError))
 
 

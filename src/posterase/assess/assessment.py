@@ -115,7 +115,7 @@ def assess(
     before
         Draws of its posterior.
     after
-        What `pe.erase` or an eraser returned; or draws, with `rows`.
+        What `pe.erase` returned; or, with `rows`, what an eraser returned, or draws.
     refits
         Draws of the kept posterior, sampled anew: two sets or more, since their difference is the floor.
     test

@@ -18,8 +18,10 @@ from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
 from posterase.removal import Removal
+from posterase.streams import raises_read_errors
 
 
+@raises_read_errors
 def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draws | None = None) -> Estimate | None:
     """How far the full posterior is from the kept one: what an erasure has to bridge.
 

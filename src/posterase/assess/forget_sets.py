@@ -26,7 +26,7 @@ from posterase.model import AbstractModel
 from posterase.numerics.weights import base_weights
 from posterase.precision import cast_floats, in_float64
 from posterase.stored_likelihoods import StoredLikelihoods, needs_density
-from posterase.streams import Stream
+from posterase.streams import Stream, raises_read_errors
 
 MOST_DRAWS = 500
 """Draws are thinned to at most so many."""
@@ -53,9 +53,9 @@ def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, s
     whole_number("size", size, 1, model.n_rows - 1)
     pick, centre = jax.random.split(as_key(key))
     ids = model.row_ids
-    moved = row_influence(model, draws)
     middle = int(jax.random.randint(centre, (), 0, len(ids)))
     near = np.argsort(_distances(model, ids, middle), kind="stable")
+    moved = row_influence(model, draws)
     return ForgetSets(
         random=np.sort(ids[np.asarray(jax.random.permutation(pick, len(ids)))[:size]]),
         influential=np.sort(ids[np.argsort(-moved, kind="stable")[:size]]),
@@ -63,6 +63,7 @@ def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, s
     )
 
 
+@raises_read_errors
 def row_influence(model: AbstractModel, draws: Draws) -> Float[np.ndarray, " present"]:
     """½ Var over draws of the log-likelihood of every present row: about the KL that removing it alone makes."""
     flat = draws.flat()

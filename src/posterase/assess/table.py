@@ -193,7 +193,7 @@ class Assessment(xr.DataTree):
         found = []
         for i, name in enumerate(metrics["metric"].values.tolist()):
             figures = [(float(metrics[c].values[i]), float(metrics[f"{c}_error"].values[i])) for c in COLUMNS]
-            found.append((name, *(written(*each) for each in figures), str(metrics["verdict"].values[i])))
+            found.append((name, *(with_error(*each) for each in figures), str(metrics["verdict"].values[i])))
         return found
 
     def to_plain(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _plain(value: float, error: float) -> dict[str, float | None] | None:
     return None if np.isnan(value) else {"value": value, "error": None if np.isnan(error) else error}
 
 
-def written(value: float, error: float) -> str:
+def with_error(value: float, error: float) -> str:
     """`−45.3 ± 0.2`, with as many digits as the error allows; a dash for what was not measured."""
     if np.isnan(value):
         return "–"

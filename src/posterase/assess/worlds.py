@@ -47,7 +47,7 @@ def worlds(
     erase: Erase,
     margin: Margin,
     n_rows: int,
-    forget: ArrayLike | Sequence[int],
+    rows: ArrayLike | Sequence[int],
     *,
     models: int = 256,
     share: float = 0.5,
@@ -69,7 +69,7 @@ def worlds(
         `margin(fitted, ids)` → one number for each of these rows.
     n_rows
         How many rows there are.
-    forget
+    rows
         The rows to forget.
     models
         How many models of each kind.
@@ -83,7 +83,7 @@ def worlds(
     whole_number("n_rows", n_rows, 2)
     if not 0 < share <= 1:
         raise InvalidOptionError(f"share is {share!r}.", "use a share of the rows, above 0 and at most 1.")
-    ids = row_ids(forget, np.ones(n_rows, bool))
+    ids = row_ids(rows, np.ones(n_rows, bool))
     gone = jnp.zeros(n_rows, bool).at[jnp.asarray(ids)].set(True)
     keys = jax.random.split(as_key(key), models)
     margins = _margins(fit, erase, margin, keys, gone, jnp.asarray(ids), share, min(at_once, models))

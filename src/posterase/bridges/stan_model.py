@@ -25,7 +25,7 @@ from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
 from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
-from posterase.model import AbstractModel, Sampled, with_rows
+from posterase.model import AbstractModel, OwnSample, with_rows
 from posterase.precision import widest_float
 from posterase.removal import Removal
 from posterase.transforms import Transform
@@ -284,7 +284,7 @@ class StanModel(AbstractModel):
         data = self.host.cut(unpacked(np.asarray(self.data)), np.flatnonzero(kept[present]))
         return with_rows(self, jnp.asarray(packed(data, self.data.size)), left)
 
-    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> Sampled | None:
+    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> OwnSample | None:
         if not self.host.program.samples:
             return None
         host, posterior = self.host, self.posterior()
@@ -292,7 +292,7 @@ class StanModel(AbstractModel):
         within = posterior.constrain(unconstrained(host, posterior, np.ascontiguousarray(flat))[0])
         starts = [host.named(each) for each in within]
         made = host.program.sample(unpacked(np.asarray(self.data)), seed, starts, draws, warmup)
-        return Sampled(made.params, made.divergences, made.gradients)
+        return OwnSample(made.params, made.divergences, made.gradients)
 
     def _check_functions(self, params: PyTree) -> None:
         wanted = {each.name: each.shape for each in self.host.parameters}

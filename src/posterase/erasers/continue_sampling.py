@@ -22,7 +22,7 @@ from jaxtyping import Array, Key
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.eraser import Erased, Eraser, Judgement
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
 from posterase.log_densities import LogDensity
@@ -104,4 +104,4 @@ class Continue(Eraser):
             flaw=UNMEASURED,
             advice="compare it with refits (posterase.match_refits), or use Rejuvenate where a density can be had.",
         )
-        return Erased(returned, Result(True, f"{UNMEASURED}."), ContinueDiagnostics(self.steps, started), evidence)
+        return Erased(returned, Judgement(True, f"{UNMEASURED}."), ContinueDiagnostics(self.steps, started), evidence)

@@ -41,7 +41,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from posterase.erasers.rounds import Course, Density, Place, RoundsEraser
+from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsEraser
 from posterase.errors import InvalidOptionError
 from posterase.log_densities import RemovedLogLikelihood
 from posterase.precision import Number, is_known
@@ -98,7 +98,7 @@ class ContinueUnfinished(RoundsEraser):
         push = jax.grad(of_vector(RemovedLogLikelihood(place.model, place.removal), place.unravel))(origin)
         share = self.corrected * place.share_left
 
-        def ascent(batch: Density, theta: PyTree) -> PyTree:
+        def ascent(batch: LogDensityFunction, theta: PyTree) -> PyTree:
             both = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
             return jax.tree.map(lambda pair, pushed: pair[0] - share * (pair[1] + pushed), both, push)
 

@@ -5,8 +5,8 @@ An eraser is an object with its settings, called as
     erased = eraser(key, model, draws, removal)
 
 It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws that cannot
-be used at all (NaN) are never returned: that is an error. Draws of doubtful quality are returned with a `result` that
-says so.
+be used at all (NaN) are never returned: that is an error. Draws of doubtful quality are returned with a `judgement`
+that says so.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from posterase.streams import raises_read_errors
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Judgement:
     """Whether an eraser's own diagnostics pass; if not, why, and what to do."""
 
     passed: bool
@@ -53,7 +53,7 @@ class Erased:
 
     draws: Draws
     """Draws of the kept posterior, shaped, named and labelled as those that went in."""
-    result: Result
+    judgement: Judgement
     """Whether the diagnostics pass."""
     diagnostics: Any
     """What the eraser measured; a dataclass of its own for each eraser."""
@@ -63,7 +63,7 @@ class Erased:
     @property
     def brief(self) -> str:
         """Passed or not, and the figure that matters most: "passed, k̂ 0.31"."""
-        return f"{'passed' if self.result.passed else 'not passed'}, {self.diagnostics.brief}"
+        return f"{'passed' if self.judgement.passed else 'not passed'}, {self.diagnostics.brief}"
 
     @property
     def ancestors(self) -> Any:
@@ -75,6 +75,9 @@ class Erased:
         diagnostics = self.diagnostics
         if getattr(diagnostics, "transported", False):
             diagnostics = dataclasses.replace(diagnostics, transported=None)
+        started = getattr(diagnostics, "started", None)
+        if started is not None:
+            diagnostics = dataclasses.replace(diagnostics, started=started.without_full_model())
         evidence = dataclasses.replace(self.evidence, log_weights_at=None, moved=None)
         return dataclasses.replace(self, diagnostics=diagnostics, evidence=evidence)
 
@@ -83,7 +86,7 @@ class Erased:
         return dataclasses.replace(self, draws=devices.home(self.draws))
 
     def __str__(self) -> str:
-        return f"{self.result}\n{self.diagnostics}"
+        return f"{self.judgement}\n{self.diagnostics}"
 
 
 class Eraser(eqx.Module):

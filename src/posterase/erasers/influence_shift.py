@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support
+from posterase.erasers.eraser import Erased, Eraser, Judgement, check_in_support
 from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
@@ -324,20 +324,21 @@ def _log_weights(
     return log_weights
 
 
-def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:
+def _judge(diagnostics: InfluenceShiftDiagnostics) -> Judgement:
     solved, residual, weights = diagnostics.solved, diagnostics.relative_residual, diagnostics.weights
     if solved.smallest_curvature < 0:
-        return Result(
+        return Judgement(
             False,
             "the curvature is negative along some direction: the shift leads to a saddle.",
             "use the other hessian ('kept' or 'full'), or remove fewer rows at a time.",
         )
     if residual <= RESIDUAL_TOLERANCE:
         if weights is None:
-            return Result(True, f"the shift is solved for (residual {residual:.0e}); how near it ends is not measured.")
+            said = f"the shift is solved for (residual {residual:.0e}); how near it ends is not measured."
+            return Judgement(True, said)
         if weights.pareto_k <= weights.threshold:
-            return Result(True, f"the moved draws are near the kept posterior (k̂ {weights.pareto_k:.2f}).")
-        return Result(
+            return Judgement(True, f"the moved draws are near the kept posterior (k̂ {weights.pareto_k:.2f}).")
+        return Judgement(
             False,
             f"the moved draws are not near enough (k̂ {weights.pareto_k:.2f}, above {weights.threshold:.2f}): a shift "
             "moves the mean and leaves the spread.",
@@ -346,8 +347,8 @@ def _judge(diagnostics: InfluenceShiftDiagnostics) -> Result:
     if solved.spectrum is not None:
         most = max(diagnostics.left_out, key=lambda name: diagnostics.left_out[name])
         left = f"the series leaves {residual:.0%} of the gradient, most in {most}: {_series_note(solved.spectrum)}"
-        return Result(False, left, "use CG() or Cholesky(); or more terms, with a scale below 2 over the curvature.")
-    return Result(
+        return Judgement(False, left, "use CG() or Cholesky(); or more terms, with a scale below 2 over the curvature.")
+    return Judgement(
         False,
         f"the solver leaves {residual:.1%} of the gradient.",
         "allow CG more steps; where that does not help the curvature is indefinite: remove fewer rows at a time.",

@@ -35,10 +35,11 @@ from posterase.log_densities import RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.removal import Removal, bucket_of
-from posterase.sampling.batches import check_batch, density, rows_of
+from posterase.sampling.batches import check_batch, density, present_rows
 from posterase.sampling.sample import check_diverged, check_state
 from posterase.sampling.sampler import Sampler, State, step_keys
 from posterase.sampling.vectors import Unravel, of_vector, running, standing
+from posterase.streams import raises_read_errors
 
 MOST_LOST = 1.0
 """Nats a kept row may lose by a shift, where shifts can be refused."""
@@ -135,6 +136,7 @@ class LiveInfluenceShift(eqx.Module):
             raise InvalidOptionError(f"diverged_above is {self.diverged_above!r}.", "use a positive number, or None.")
 
     @programs_kept()
+    @raises_read_errors
     def __call__(
         self,
         model: AbstractModel,
@@ -244,7 +246,7 @@ def _request(
     """One request: the chains after it, what it added to each, and how far the series had come."""
     kept = model.without(removal)
     sampled = model if eraser.along == "full" else kept
-    rows, curved_rows = rows_of(sampled.present), rows_of(model.present)
+    rows, curved_rows = present_rows(sampled.present), present_rows(model.present)
     c = eraser.scale / kept.present.sum()
 
     removed = of_vector(RemovedLogLikelihood(model, removal), unravel)
@@ -292,8 +294,8 @@ def _request(
 
     def reasonable(state: State, shift: PyTree) -> Bool[Array, ""]:
         """Whether the kept rows lose less than a nat each by the shift, as far as a batch of them tells."""
-        key = step_keys(state.key, state.step).curvature
-        value = of_vector(density(key, kept, rows_of(kept.present), eraser.batch), unravel)
+        key = jax.random.fold_in(step_keys(state.key, state.step).curvature, 1)  # other rows than the last product's
+        value = of_vector(density(key, kept, present_rows(kept.present), eraser.batch), unravel)
         lost = value(state.theta) - value(jax.tree.map(jnp.add, state.theta, shift))
         return lost / kept.present.sum() <= MOST_LOST
 

@@ -17,7 +17,7 @@ from jaxtyping import Array, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.eraser import Erased, Eraser, Judgement
 from posterase.erasers.evidence import Evidence
 from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
@@ -137,12 +137,12 @@ def _dealt(fresh: Draws, like: Draws) -> PyTree:
     return jax.tree.map(deal, fresh.params, like.params)
 
 
-def _judge(diagnostics: RefitDiagnostics) -> Result:
+def _judge(diagnostics: RefitDiagnostics) -> Judgement:
     rhat = max(diagnostics.rhat.values())
     if diagnostics.divergences:
-        return Result(
+        return Judgement(
             False, f"{diagnostics.divergences} transitions diverged.", "use another parametrisation (non-centred)."
         )
     if np.isfinite(rhat) and rhat <= MOST_RHAT:
-        return Result(True, f"the chains agree ({diagnostics.brief}).")
-    return Result(False, f"the chains disagree (R̂ {rhat:.3f}).", "use more draws or a longer warm-up.")
+        return Judgement(True, f"the chains agree ({diagnostics.brief}).")
+    return Judgement(False, f"the chains disagree (R̂ {rhat:.3f}).", "use more draws or a longer warm-up.")

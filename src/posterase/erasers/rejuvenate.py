@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws, systematic
-from posterase.erasers.eraser import Erased, Eraser, Result
+from posterase.erasers.eraser import Erased, Eraser, Judgement
 from posterase.erasers.evidence import Evidence, weigh
 from posterase.erasers.transport import Transport, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
@@ -373,16 +373,17 @@ def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, dear:
     return "", ""
 
 
-def _judge(diagnostics: RejuvenateDiagnostics, flaw: str, advice: str) -> Result:
+def _judge(diagnostics: RejuvenateDiagnostics, flaw: str, advice: str) -> Judgement:
     if flaw:
-        return Result(False, f"{flaw}.", advice)
+        return Judgement(False, f"{flaw}.", advice)
     if not diagnostics.pareto_k <= diagnostics.threshold:
-        return Result(
+        return Judgement(
             False,
             f"a stage's weights rest on a few draws (k̂ {diagnostics.pareto_k:.2f}, above {diagnostics.threshold:.2f}).",
             "keep more of the draws at each stage (ess_share=0.8), use more draws, or refit.",
         )
-    return Result(True, f"{len(diagnostics.stages)} stage(s), {diagnostics.unique_ancestors} ancestors, moves mixed.")
+    stages, ancestors = len(diagnostics.stages), diagnostics.unique_ancestors
+    return Judgement(True, f"{stages} stage(s), {ancestors} ancestors, moves mixed.")
 
 
 def _precision(like: PyTree) -> np.dtype:

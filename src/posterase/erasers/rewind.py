@@ -32,15 +32,14 @@ from jaxtyping import PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Result
-from posterase.erasers.rounds import Course, Density, Place, RoundsDiagnostics, RoundsEraser
+from posterase.erasers.eraser import Judgement
+from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsDiagnostics, RoundsEraser
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.model import AbstractModel
 from posterase.precision import Number, is_known
 from posterase.sampling.sample import initial_points
 
-EVERY = 25
-"""Steps a round."""
+ROUND_STEPS = 25
 
 
 class Rewind(RoundsEraser):
@@ -50,7 +49,7 @@ class Rewind(RoundsEraser):
     ----------
     steps
         The budget, in whole rounds, at least one. Each step costs one gradient of a batch.
-    starts
+    initial
         Where the chains began, on the parameters' own scale, leaves shaped `(chain, …)`.
     share
         Of the way back to the start that is rewound, from 0 to 1.
@@ -70,12 +69,12 @@ class Rewind(RoundsEraser):
     """
 
     steps: int = eqx.field(static=True)
-    starts: PyTree = eqx.field(kw_only=True)
+    initial: PyTree = eqx.field(kw_only=True)
     share: Number = 0.5
     rate: Number = 0.02
     momentum: Number = 0.9
     batch: int = eqx.field(default=128, static=True)
-    round_steps: int = eqx.field(default=EVERY, static=True)
+    round_steps: int = eqx.field(default=ROUND_STEPS, static=True)
     control_rows: int = eqx.field(default=512, static=True)
     loss_limit: Number = 0.5
     gradients_a_step: ClassVar[int] = 1
@@ -86,19 +85,27 @@ class Rewind(RoundsEraser):
 
     @classmethod
     def in_time(
-        cls, steps: int, *, starts: PyTree, share: float, time: float, momentum: float = 0.9, **options: Any
+        cls,
+        steps: int,
+        *,
+        initial: PyTree,
+        share: float,
+        time: float,
+        momentum: float = 0.9,
+        round_steps: int = ROUND_STEPS,
+        **options: Any,
     ) -> Rewind:
         """With the rate that writes for as long as was rewound; `time` is Σ rates / (1 − momentum) of the recipe."""
         if not 0 < share <= 1 or not 0 < time < float("inf"):
             raise InvalidOptionError(f"share is {share}, time is {time}.", "use a share up to 1 and a positive time.")
-        every = options.get("every", EVERY)
         whole_number("steps", steps, 1)
-        whole_number("every", every, 1)
-        rate = 2 * share * time * (1 - momentum) / (-(-steps // every) * every)  # whole rounds are run
-        return cls(steps, starts=starts, share=share, rate=rate, momentum=momentum, **options)
+        whole_number("round_steps", round_steps, 1)
+        rate = 2 * share * time * (1 - momentum) / (-(-steps // round_steps) * round_steps)  # whole rounds are run
+        given = {"rate": rate, "momentum": momentum, "round_steps": round_steps, **options}
+        return cls(steps, initial=initial, share=share, **given)
 
     def starts_of(self, model: AbstractModel, draws: Draws) -> PyTree:
-        begun, ended = initial_points(self.starts), draws.params
+        begun, ended = initial_points(self.initial), draws.params
         shapes = [jax.tree.map(lambda leaf: (leaf.shape[0], *leaf.shape[2:]), tree) for tree in (begun.params, ended)]
         if shapes[0] != shapes[1]:
             raise DrawsShapeError(
@@ -113,7 +120,7 @@ class Rewind(RoundsEraser):
     def course(self, place: Place, origin: PyTree, start: PyTree | None) -> Course:
         back = jax.tree.map(lambda end, begun: (end + self.share * (begun - end)).astype(end.dtype), origin, start)
 
-        def ascent(batch: Density, theta: PyTree) -> PyTree:
+        def ascent(batch: LogDensityFunction, theta: PyTree) -> PyTree:
             return jax.grad(batch)(theta)
 
         return Course(back, ascent, jax.tree.map(jnp.zeros_like, back))
@@ -121,13 +128,13 @@ class Rewind(RoundsEraser):
     def extra_cost(self, removed: int, control: int) -> tuple[int, int]:
         return 0, 2 * control
 
-    def verdict(self, diagnostics: RoundsDiagnostics) -> Result:
+    def judge(self, diagnostics: RoundsDiagnostics) -> Judgement:
         before, after = diagnostics.loss.T
         if (after > before + float(self.loss_limit) * np.maximum(np.abs(before), 1)).any():
             told = f"loss {before.max():.3g} before, {after.max():.3g} after"
-            return Result(
+            return Judgement(
                 False,
                 f"the kept rows are not back where they were: {told}.",
                 "give it more steps, or rewind a smaller share.",
             )
-        return super().verdict(diagnostics)
+        return super().judge(diagnostics)

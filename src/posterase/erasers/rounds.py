@@ -24,7 +24,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result, replaced
+from posterase.erasers.eraser import Erased, Eraser, Judgement, replaced
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
 from posterase.model import AbstractModel, Model
@@ -33,7 +33,7 @@ from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.removal import Removal
-from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, rows_of
+from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, present_rows
 from posterase.sampling.vectors import Unravel, as_vectors, of_vector
 from posterase.streams import taken
 
@@ -49,7 +49,7 @@ PATIENCE = 2
 
 UNMEASURED = "how near the result is to a refit is not measured"
 
-Density = Callable[[PyTree], Float[Array, ""]]
+LogDensityFunction = Callable[[PyTree], Float[Array, ""]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Course(NamedTuple):
     """Where one chain begins, and what it climbs from there."""
 
     begin: PyTree
-    ascent: Callable[[Density, PyTree], PyTree]
+    ascent: Callable[[LogDensityFunction, PyTree], PyTree]
     """The step's direction, from a batch's density of the kept rows and where the chain is."""
     drift: PyTree
     """What is taken off the slope: the objective is kept(θ) − drift·θ."""
@@ -99,7 +99,7 @@ class Place(NamedTuple):
     unravel: Unravel
     share_left: Float[Array, ""]
     """N′/N."""
-    on_control: Density
+    on_control: LogDensityFunction
     """log p(θ, kept rows), estimated from the control rows."""
 
 
@@ -141,16 +141,16 @@ class RoundsEraser(Eraser):
         """What a round has to add to the objective for the chain to go on; two in turn that add less are enough."""
         return jnp.full_like(rise, -jnp.inf)
 
+    @abc.abstractmethod
     def extra_cost(self, removed: int, control: int) -> tuple[int, int]:
         """Rows of a gradient, and of a density, that a chain's course takes before its first step."""
-        return 0, control
 
-    def verdict(self, diagnostics: RoundsDiagnostics) -> Result:
+    def judge(self, diagnostics: RoundsDiagnostics) -> Judgement:
         """Whether every chain moved."""
         if (diagnostics.steps == 0).any():
             reason = "every round of some chain was refused: it stands where it began."
-            return Result(False, reason, "use a smaller rate.")
-        return Result(True, f"{UNMEASURED}.")
+            return Judgement(False, reason, "use a smaller rate.")
+        return Judgement(True, f"{UNMEASURED}.")
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         kept = model.without(removal)
@@ -189,7 +189,7 @@ class RoundsEraser(Eraser):
             flaw=UNMEASURED,
             advice="compare it with refits (posterase.match_refits).",
         )
-        return Erased(moved, self.verdict(diagnostics), diagnostics, evidence)
+        return Erased(moved, self.judge(diagnostics), diagnostics, evidence)
 
 
 class Chain(NamedTuple):
@@ -225,7 +225,7 @@ def _run(
     control: int,
 ) -> Chain:
     assert isinstance(kept, Model)
-    rows = rows_of(kept.present)
+    rows = present_rows(kept.present)
     vectors, unravel = as_vectors(ends)
     begun = None if starts is None else as_vectors(starts)[0]
 

@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Result, check_in_support, replaced
+from posterase.erasers.eraser import Erased, Eraser, Judgement, check_in_support, replaced
 from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import InvalidOptionError
 from posterase.log_densities import LogDensity
@@ -175,11 +175,11 @@ class Transported(NamedTuple):
         return (evaluate_at(LogDensity(self.kept), thetas, self.like) - density).reshape(draws.n_chains, draws.n_draws)
 
 
-def _judge(diagnostics: TransportDiagnostics) -> Result:
+def _judge(diagnostics: TransportDiagnostics) -> Judgement:
     k, limit = diagnostics.pareto_k, diagnostics.threshold
     if k <= limit:
-        return Result(True, f"the moved draws are near the kept posterior, and weights mend the rest (k̂ {k:.2f}).")
-    return Result(
+        return Judgement(True, f"the moved draws are near the kept posterior, and weights mend the rest (k̂ {k:.2f}).")
+    return Judgement(
         False,
         f"no affine map brings the draws near enough (k̂ {k:.2f}, above {limit:.2f}).",
         "move them on by MCMC (Rejuvenate), remove fewer rows at a time, or refit.",

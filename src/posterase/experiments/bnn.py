@@ -464,7 +464,7 @@ def corrected_eraser(settings: Settings) -> ContinueUnfinished:
 def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
     """Within the budget; what the noise adds to the recipe's time is left out, it is a fiftieth."""
     time = settings.noise_free_steps * settings.rate / (1 - settings.momentum)
-    options = {"starts": starts, "batch": settings.batch}
+    options = {"initial": starts, "batch": settings.batch}
     steps = steps_within(settings, Rewind(1, **options))
     return Rewind.in_time(steps, share=settings.rewound, time=time, momentum=settings.rewound_momentum, **options)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from posterase.assess.bounds import total_variation
 from posterase.assess.table import COLUMNS, Assessment
-from posterase.assess.table import written as figures_of
+from posterase.assess.table import with_error as figures_of
 from posterase.erasure import Erasure
 from posterase.interfaces import pictures
 from posterase.interfaces.pictures import Bar, Way

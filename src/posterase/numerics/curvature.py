@@ -51,8 +51,8 @@ class Curvature(eqx.Module):
         def hessian(theta: Array, density: Density, like: PyTree) -> Float[Array, "d d"]:
             return -jax.jacfwd(lambda at: gradient(density, at, like))(theta)
 
-        held = self.density.elements * self.size
-        matrix = expectation(hessian, self.thetas, self.weights, held, (self.density, self.like))
+        elements = self.density.elements * self.size
+        matrix = expectation(hessian, self.thetas, self.weights, elements, (self.density, self.like))
         return (matrix + matrix.T) / 2
 
 

@@ -33,7 +33,7 @@ from posterase.checks import whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
-from posterase.numerics.transport_maps import DENSE_UP_TO
+from posterase.numerics.transport_maps import MATRICES_UP_TO
 from posterase.precision import all_digits, as_jax, cast_floats, in_float64
 
 TRIAL_PARTICLES = 64
@@ -47,6 +47,10 @@ SURE = 4.0
 
 JITTER = 0.2
 """Step sizes vary by this share from particle to particle, so that no trajectory closes on itself."""
+
+
+MOST_LEAPFROGS = 128
+"""Where this many are too few, smaller steps will not help: the particles' spread tells the density's scales badly."""
 
 
 class Setting(NamedTuple):
@@ -63,7 +67,7 @@ class Moves(eqx.Module):
     """The acceptance rate that a step size must reach."""
 
     @abc.abstractmethod
-    def settings(self, d: int) -> list[Setting]:
+    def settings(self) -> list[Setting]:
         """Settings to try, from bold to timid."""
 
     @abc.abstractmethod
@@ -90,30 +94,53 @@ class LeapfrogMoves(Moves):
 
 
 class HMCMoves(LeapfrogMoves):
-    """Hamiltonian Monte Carlo with trajectories of length π/2 in units of the particles' spread."""
+    """Hamiltonian Monte Carlo with trajectories of length π/2 in units of the particles' spread.
+
+    Parameters
+    ----------
+    target_acceptance
+        The number of leapfrog steps is the least that is accepted this often.
+    max_leapfrogs
+        The most that are tried.
+    """
 
     target_acceptance: float = eqx.field(default=0.7, static=True)
     max_leapfrogs: int = eqx.field(default=64, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("max_leapfrogs", self.max_leapfrogs, 1)
+        whole_number("max_leapfrogs", self.max_leapfrogs, 1, MOST_LEAPFROGS)
 
-    def settings(self, d: int) -> list[Setting]:
-        counts = [n for n in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128) if n <= self.max_leapfrogs] or [1]
+    def settings(self) -> list[Setting]:
+        grid = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, MOST_LEAPFROGS)
+        counts = [n for n in grid if n <= self.max_leapfrogs] or [1]
         return [Setting(float(np.pi / 2 / n), n) for n in counts]
 
 
 class MALAMoves(LeapfrogMoves):
-    """The Metropolis-adjusted Langevin algorithm: a single leapfrog step."""
+    """The Metropolis-adjusted Langevin algorithm: a single leapfrog step.
+
+    Parameters
+    ----------
+    target_acceptance
+        The step size is the largest that is accepted this often.
+    """
 
     target_acceptance: float = eqx.field(default=0.55, static=True)
 
-    def settings(self, d: int) -> list[Setting]:
+    def settings(self) -> list[Setting]:
         return [Setting(float(2 * 0.75**i), 1) for i in range(24)]
 
 
 class NUTSMoves(Moves):
-    """The No-U-Turn sampler, which chooses the length of each trajectory itself."""
+    """The No-U-Turn sampler, which chooses the length of each trajectory itself.
+
+    Parameters
+    ----------
+    target_acceptance
+        The step size is the largest whose trajectories are accepted this often.
+    max_doublings
+        A trajectory has at most 2 to this power of leapfrog steps.
+    """
 
     target_acceptance: float = eqx.field(default=0.75, static=True)
     max_doublings: int = eqx.field(default=6, static=True)
@@ -121,7 +148,7 @@ class NUTSMoves(Moves):
     def __check_init__(self) -> None:
         whole_number("max_doublings", self.max_doublings, 1)
 
-    def settings(self, d: int) -> list[Setting]:
+    def settings(self) -> list[Setting]:
         return [Setting(float(np.pi / 2 * 0.75**i), 1) for i in range(20)]
 
     def move_one(
@@ -191,13 +218,13 @@ def _move(
 ) -> Moved | None:
     """The moves, in this precision; None where it is too coarse for the density's values."""
     for_trials, for_moves = jax.random.split(key)
-    halves, m, d = thetas.shape
+    halves, m, _ = thetas.shape
     inverse_mass = _spread(thetas)[::-1]  # each half uses the other's
     trials = as_jax(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], precision)
     chosen: list[Setting | None] = [None] * halves
     gradients, waited = 0.0, 0
-    timid = kernel.settings(d)[-1]
-    for i, setting in enumerate(kernel.settings(d)):
+    settings = kernel.settings()
+    for i, setting in enumerate(settings):
         # The particles of a half try the settings that the other half will use.
         step, leapfrogs = _settings([setting] * halves, precision)
         own = as_jax(inverse_mass[::-1], precision)
@@ -211,7 +238,7 @@ def _move(
                 chosen[half] = setting
         if all(one is not None for one in chosen):
             break
-    step, leapfrogs = _settings([one or timid for one in chosen][::-1], precision)
+    step, leapfrogs = _settings([one or settings[-1] for one in chosen][::-1], precision)
     out = _run(
         for_moves,
         kernel,
@@ -256,7 +283,7 @@ def _spread(thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 d ..."]:
     """Covariance of each half, shrunk towards its diagonal as the particles are few; or variances alone."""
     _, m, d = thetas.shape
     variances = np.maximum(thetas.var(axis=1), np.finfo(np.float32).tiny)
-    if d > DENSE_UP_TO or m < 2 * d:
+    if d > MATRICES_UP_TO or m < 2 * d:
         return variances
     centred = thetas - thetas.mean(axis=1, keepdims=True)
     covariance = np.einsum("fmi,fmj->fij", centred, centred, optimize=True) / (m - 1)

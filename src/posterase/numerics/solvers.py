@@ -43,7 +43,7 @@ from posterase.errors import InvalidOptionError
 from posterase.numerics.curvature import Curvature
 from posterase.precision import Number, is_known
 
-DENSE_UP_TO = 100
+CHOLESKY_UP_TO = 100
 """Parameters up to which the default solver is `Cholesky`. It makes d products H v, CG some ten: with 300 parameters
 CG is already faster on a CPU (`python -m benchmarks influence_shift`; on a GPU, which makes products side by side, the
 matrix still wins there), with few parameters Cholesky is exact at no cost."""
@@ -287,7 +287,7 @@ class Neumann(Solver):
 
 def default_solver(dimension: int) -> Solver:
     """`Cholesky` where the curvature fits a matrix, else `CG`."""
-    return Cholesky() if dimension <= DENSE_UP_TO else CG()
+    return Cholesky() if dimension <= CHOLESKY_UP_TO else CG()
 
 
 def lanczos(

@@ -27,7 +27,7 @@ from posterase.numerics.curvature import Curvature, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
 from posterase.numerics.propriety import check_informed
 from posterase.numerics.solvers import CG
-from posterase.numerics.transport_maps import DENSE_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
+from posterase.numerics.transport_maps import MATRICES_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
 from posterase.precision import as_jax
 from posterase.removal import Removal
@@ -146,7 +146,7 @@ class Fit:
     def start(self) -> tuple[list[AffineMap], float]:
         """A map fitted to each half of the draws, and what their quasi-Newton steps left."""
         means, samples = self.samples()
-        if self.d > DENSE_UP_TO:
+        if self.d > MATRICES_UP_TO:
             return self.start_low_rank(means, samples)
         points = samples[:, : int(np.clip(CURVATURE_GRADIENTS // (2 * self.d), *CURVATURE_DRAWS))]
         look = _finite(_look(self.model, self.removal, self.narrow(samples), self.narrow(points), self.like))

@@ -25,7 +25,7 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-DENSE_UP_TO = 500
+MATRICES_UP_TO = 500
 """Parameters up to which curvatures and covariances are matrices."""
 
 LARGEST_LOSS = 1 - 1e-8

@@ -201,9 +201,7 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     sizes = element_ess(draws, ancestors).min(axis=0)
     ends = np.cumsum([int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params)])
     parts = np.split(sizes, ends[:-1])
-    return {
-        name: float(part.min()) if part.size else float("inf") for name, part in zip(draws.names, parts, strict=True)
-    }
+    return {name: float(part.min()) for name, part in zip(draws.names, parts, strict=True)}
 
 
 def element_ess(

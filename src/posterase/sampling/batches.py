@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     """How many are present."""
 
 
-def rows_of(present: Bool[Array, " rows"]) -> Rows:
+def present_rows(present: Bool[Array, " rows"]) -> Rows:
     """The present rows of a model."""
     return Rows(jnp.argsort(~present, stable=True), present.sum())
 

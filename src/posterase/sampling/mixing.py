@@ -56,7 +56,7 @@ def split_rhat(draws: Draws) -> dict[str, float]:
         within = halves.var(axis=1, ddof=1).mean(axis=0)
         between = halves.mean(axis=1).var(axis=0, ddof=1)
         ratio = np.where(within > 0, between / np.where(within > 0, within, 1), 0)
-        worst[name] = float(np.sqrt((half - 1) / half + ratio.max())) if ratio.size else 1.0
+        worst[name] = float(np.sqrt((half - 1) / half + ratio.max()))
     return worst
 
 

@@ -75,10 +75,26 @@ def nuts(
     report: Callable[[int, int], None] | None = None,
     mesh: Mesh | None = None,
 ) -> NutsSampled:
-    """Draw from a model's posterior; `initial` on the parameters' own scale, leaves shaped `(chain, …)`.
+    """Draw from a model's posterior by the No-U-Turn sampler.
 
-    Step size and mass matrix are adapted to each chain in the warm-up. `report(done, draws)` is called on the way. Over
-    a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
+    Parameters
+    ----------
+    key
+        A seed or a jax key.
+    model
+        Whose posterior is sampled.
+    initial
+        Where the chains begin, on the parameters' own scale, leaves shaped `(chain, …)`.
+    draws
+        How many a chain.
+    warmup
+        Steps before them, in which step size and mass matrix are adapted, to each chain by itself.
+    target_acceptance
+        The acceptance rate that the step size is adapted to: a higher one takes smaller steps.
+    report
+        `report(done, draws)` is called on the way.
+    mesh
+        Devices to spread chains and rows over: `pe.mesh()`.
     """
     for name, value in (("draws", draws), ("warmup", warmup)):
         if not (isinstance(value, int) and value >= 4):

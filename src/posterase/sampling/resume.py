@@ -39,7 +39,7 @@ def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel,
 
 @raises_read_errors
 def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, sampler: Sampler) -> State:
-    """Read the state of this very run; `like` is a state of it (what `start` gives), for the structure."""
+    """Read the state of this very run; `like` is a state of it (what `start_chains` gives), for the structure."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             arrays = dict(archive)

@@ -21,7 +21,7 @@ from posterase.errors import DivergedError, DrawsShapeError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
 from posterase.precision import numbers_as_arrays
-from posterase.sampling.batches import check_batch, density, rows_of
+from posterase.sampling.batches import check_batch, density, present_rows
 from posterase.sampling.sampler import Sampler, State
 from posterase.sampling.vectors import of_vector, running, standing
 from posterase.streams import raises_read_errors
@@ -140,7 +140,7 @@ def _run(
     sampler: Sampler, model: AbstractModel, state: State, draws: int, thin: int | Int[Array, ""]
 ) -> tuple[State, PyTree]:
     def chains(state: State, sampler: Sampler, model: AbstractModel, thin: int | Array) -> tuple[State, PyTree]:
-        rows = rows_of(model.present)
+        rows = present_rows(model.present)
         state, unravel = running(state)
 
         def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
