@@ -41,7 +41,7 @@ def test_the_cheapest_rung_that_passes_is_taken():
 
 
 def test_a_rung_that_diverges_is_a_rung_that_does_not_pass():
-    wild = pe.Continue(pe.SGLD(pe.ConstantSteps(1e6)), steps=50)
+    wild = pe.Continue(pe.SGLD(pe.PolynomialSteps(1e6, 1.0, 0.55)), steps=50)
     result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight(), wild, pe.Transport()])
     assert [rung.erased is None for rung in result.rungs] == [False, True, False]
     assert result.verdict.rung == "Transport"
@@ -50,7 +50,7 @@ def test_a_rung_that_diverges_is_a_rung_that_does_not_pass():
 def test_nothing_that_a_rung_returns_holds_the_removed_rows():
     """Diagnostics of the eraser that `Continue` starts with included."""
     gone = np.asarray(jax.tree.leaves(MODEL.data)[0])[5]
-    sampler = pe.SGLD(pe.ConstantSteps(1e-4))
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55))
     result = pe.erase(MODEL, DRAWS, [5], rungs=[pe.Continue(sampler, steps=1, start=pe.Transport())])
     started = result.rungs[0].erased.diagnostics.started
     assert started.diagnostics.transported is None

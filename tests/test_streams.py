@@ -364,7 +364,7 @@ def test_files_that_change_are_an_error_that_says_so(how, warm, tmp_path, caplog
 
 def test_errors_in_reading_are_told_by_whatever_reads(tmp_path):
     model, draws = model_of(of_npy(tmp_path)), make_draws()
-    sampler = pe.SGLD(pe.ConstantSteps(1e-4), batch=8)
+    sampler = pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55), batch=8)
     state = pe.start_chains(0, model, sampler, jax.tree.map(lambda leaf: leaf[:, 0], draws.params))
     spoil(tmp_path, "longer")
     for reads in (
