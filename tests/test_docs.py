@@ -107,7 +107,7 @@ def test_every_command_can_be_read(page, command):
     if words[0] != "posterase" or words[1] in ("--install-completion", "--show-completion"):
         return
     name, rest = name_of(words[1:])
-    known = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    known = {option for each in COMMANDS[name].params for option in (*each.opts, *each.secondary_opts)}
     assert {word.split("=")[0] for word in rest if word.startswith("--")} <= known, name
     if rest:
         COMMANDS[name].make_context(name, list(rest), resilient_parsing=True)
