@@ -178,7 +178,8 @@ def write(points: list[Point]) -> None:
                 continue
             cells += [f"{seconds:.3g}", f"{alone / seconds:.2f}", share if point.devices <= cores() else f"({share})"]
         lines.append(f"| {' | '.join(cells)} |")
-    lines.append("\nIn brackets: more devices than cores.")
+    if any(point.devices > cores() for point in points):
+        lines.append("\nIn brackets: more devices than cores.")
     RESULTS.mkdir(parents=True, exist_ok=True)
     for name, text in (("devices.md", "\n".join(lines) + "\n"), ("devices.json", json.dumps(kept, indent=1) + "\n")):
         with written_whole(RESULTS / name) as beside:

@@ -53,7 +53,9 @@ ELSEWHERE = {
     "posterase reproduce digits": "test_every_long_example_works_as_pasted, into another folder",
     "posterase reproduce fashion-mnist": "on a GPU: docs/results/networks.md",
     "posterase reproduce cifar10": "on a GPU: docs/results/networks.md",
+    "posterase reproduce cifar10 --sampler sgld --removed 3000 --no-pretraining": "on a GPU: docs/results/networks.md",
     "posterase bench posteriors": "most of an hour: docs/results/posteriors.md",
+    "posterase requests export ledger.jsonl --checkpoint checkpoint.txt": "test_the_record",
     "posterase requests work": "test_service.py, until a signal",
     "posterase serve --workers 0": "benchmarks/service.py, with a port",
     "python -m tests.screenshots docs/figures": "by hand, where pages change",
@@ -105,7 +107,7 @@ def test_every_command_can_be_read(page, command):
     if words[0] != "posterase" or words[1] in ("--install-completion", "--show-completion"):
         return
     name, rest = name_of(words[1:])
-    known = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    known = {option for each in COMMANDS[name].params for option in (*each.opts, *each.secondary_opts)}
     assert {word.split("=")[0] for word in rest if word.startswith("--")} <= known, name
     if rest:
         COMMANDS[name].make_context(name, list(rest), resilient_parsing=True)
@@ -130,9 +132,11 @@ def test_every_command_is_run_somewhere():
 
 README = [
     "posterase erase fit.nc --rows 'county == \"ANOKA\"' --out kept.nc",
-    "posterase requests add visits 17 --regulation gdpr",
+    "posterase requests add visits 17 --regulation gdpr --id 7c9e6679-7425-40de-944b-e07fc1f90ae7",
     "posterase requests run visits",
-    "posterase verify ledger.jsonl --key public.key --certificate certificate.json",
+    "posterase requests show 7c9e6679-7425-40de-944b-e07fc1f90ae7 --certificate certificate.json",
+    "posterase requests export ledger.jsonl",
+    "posterase verify ledger.jsonl --key keys/public.key --certificate certificate.json",
 ]
 """In their order."""
 
@@ -171,19 +175,15 @@ def test_the_readme(tmp_path):
     write_visits(tmp_path)
     county = np.where(np.arange(60) < 4, "ANOKA", "AITKIN")
     write_draws(tmp_path / "fit.nc", county, np.random.default_rng(0).normal(size=60), name="county")
-    setup = ["posterase keys new example.org/erasures", "python visits.py", "posterase requests project visits.toml"]
-    erase, add, run, verify = README
-    said = shell(tmp_path, erase, *setup, add, run)
+    keys_and_project = blocks("docs/record.md", "sh")[0]
+    said = shell(tmp_path, keys_and_project, *README)
     assert "1 request: 1 completed" in said
-    shell(
-        tmp_path,
-        "posterase requests export ledger.jsonl",
-        "cp config/posterase/keys/public.key public.key",
-        "posterase requests show $(posterase requests list --state completed --json | "
-        "python -c 'import json, sys; print(json.load(sys.stdin)[0][\"subject_request_id\"])') "
-        "--certificate certificate.json",
-    )
-    assert "certificate.json is entry" in shell(tmp_path, verify)
+    assert "certificate.json is entry" in said
+
+
+def test_the_commands_of_the_readme_are_these():
+    indented = re.findall(r"^ {4}(posterase .*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert [line.split("  ")[0] for line in indented] == README
 
 
 @pytest.mark.slow

@@ -51,3 +51,45 @@ def test_from_numpyro_stores_minus_the_log_density():
     stored = arviz_base.from_numpyro(mcmc)["sample_stats"]["lp"].values[0]
     density = dist.Normal(0, 1).log_prob(mcmc.get_samples()["level"])
     np.testing.assert_allclose(stored, -density, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.statistical
+def test_sghmc_holds_its_mini_batch():
+    """One mini-batch for all steps of a trajectory: its error adds up, and what is sampled is too wide.
+
+    The same steps with a mini-batch each are right. False alarms: 1e-6 (five errors).
+    """
+    chains, trajectories, steps, size = 1000, 12, 50, 1e-3
+    rows = np.random.default_rng(0).normal(size=200).astype(np.float32)  # around a level, whose prior is flat
+    gradient = blackjax.sgmcmc.gradients.grad_estimator(
+        lambda level: 0.0 * level, lambda level, y: -((level - y) ** 2) / 2, 200
+    )
+    held = blackjax.sghmc(gradient, num_integration_steps=steps)
+    integrator = blackjax.sgmcmc.diffusions.sghmc(0.01, 0)
+
+    def batch(key):
+        return jnp.asarray(rows)[(jax.random.randint(key, (), 0, 200) + jnp.arange(20)) % 200]
+
+    def with_one_batch(level, key):
+        pick, move = jax.random.split(key)
+        return held.step(move, level, batch(pick), size), None
+
+    def with_a_batch_a_step(level, key):
+        def step(state, key):
+            pick, noise = jax.random.split(key)
+            return integrator(noise, *state, gradient(state[0], batch(pick)), size), None
+
+        start, go = jax.random.split(key)
+        return jax.lax.scan(step, (level, jax.random.normal(start)), jax.random.split(go, steps))[0][0], None
+
+    def spread(trajectory):
+        def chain(key):
+            keys = jax.random.split(key, trajectories)
+            return jax.lax.scan(trajectory, jnp.float32(rows.mean()), keys)[0]
+
+        return float(jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(0), chains)).std()) * np.sqrt(200)
+
+    error = 5 / np.sqrt(2 * chains)  # of a standard deviation, where 1 is exact
+    assert spread(with_a_batch_a_step) == pytest.approx(1, abs=error)
+    assert spread(with_one_batch) > 1 + 2 * error
