@@ -309,7 +309,7 @@ def test_only_weights_can_be_had(beta):
     with pytest.raises(pe.errors.NeedsDensityError, match="Transport needs"):
         pe.Transport()(0, model, draws, model.removal([3]))
     with pytest.raises(pe.errors.DifferentDrawsError, match="beta is not as it was"):
-        pe.Reweight()(0, model, draws.resample(0), model.removal([3]))
+        pe.Reweight()(0, model, draws.take(draws.ancestors(0)), model.removal([3]))
     result = pe.erase(model, draws, rows=np.arange(40))
     assert not result.verdict.accepted
     assert "pe.from_numpyro" in result.verdict.advice

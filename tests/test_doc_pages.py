@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+import posterase as pe
 from tests import doc_pages
 
 RUN = ["docs/when-not-to-trust.md", "docs/paper.md", pytest.param("docs/how-to-add.md", marks=pytest.mark.slow)]
@@ -90,9 +91,9 @@ def test_the_mixtures_table_is_the_results():
 
 
 def test_the_api_has_every_name():
-    """Of `posterase.assess` and `posterase.record`, and what How to add imports."""
+    """Of `posterase`, `posterase.assess` and `posterase.record`, and what How to add imports."""
     listed = set(re.findall(r"^::: ([\w.]+)$", (doc_pages.ROOT / "docs/api.md").read_text(), re.M))
-    named = set()
+    named = {f"posterase.{name}" for names in pe.HOMES.values() for name in names.split()}
     for package in ("assess", "record"):
         source = (doc_pages.ROOT / "src/posterase" / package / "__init__.py").read_text()
         named |= {f"posterase.{package}.{name}" for name in re.findall(r"import \w+ as (\w+)", source)}
@@ -101,5 +102,6 @@ def test_the_api_has_every_name():
     )
     assert imports
     named |= {f"{module}.{name}" for module, names in imports for name in names.split(", ")}
-    modules = ("posterase.errors.",)  # listed as a whole
-    assert {name for name in named - listed if not name.startswith(modules)} == set()
+    in_modules = {name for name in named - listed if name.startswith("posterase.errors.")}  # listed as a whole
+    in_modules |= {f"posterase.{name}" for name in pe.HOMES["transforms"].split()}
+    assert named - listed - in_modules == set()

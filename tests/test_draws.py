@@ -139,6 +139,11 @@ def test_resampling_keeps_shape_and_labels():
     assert np.isin(resampled.params["sigma"], labelled().params["sigma"]).all()
 
 
+def test_draws_without_weights_need_no_resampling():
+    draws = labelled()
+    assert draws.resample(0) is draws
+
+
 @pytest.mark.statistical
 def test_resampling_follows_the_weights():
     """N(0, 1) draws weighted to N(0.5, 1); unweighted they must be rejected."""

@@ -244,7 +244,7 @@ def test_a_group_that_loses_all_its_rows_ends_at_its_prior():
     draws = pe.Draws({"effect": sums / 13 + rng.normal(size=(4, 500, 10)) / np.sqrt(13)})
     result = pe.erase(model, draws, group == 4)
     assert result.verdict.accepted
-    final = result.draws.resample(0) if result.draws.log_weights is not None else result.draws
+    final = result.draws.resample(0)
     effects = np.asarray(final.flat()["effect"])
     assert kstest(effects[::2, 4], "norm").pvalue > 1e-5
     assert kstest(np.asarray(draws.flat()["effect"])[::2, 4], "norm").pvalue < 1e-5

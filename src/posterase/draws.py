@@ -207,9 +207,10 @@ class Draws(eqx.Module):
         """As many draws of equal weight, by systematic resampling over all chains together.
 
         Draws repeat in proportion to their weights. Chains lose their meaning: what comes back is one sample, dealt
-        out in random order into arrays of the old shape.
+        out in random order into arrays of the old shape. Draws without weights come back as they are.
         """
-        return self.take(self.ancestors(key))
+        typed = as_key(key)
+        return self if self.log_weights is None else self.take(self.ancestors(typed))
 
     def ancestors(self, key: Key[Array, ""] | int) -> Int[Array, "chain draw"]:
         """Which draws `resample` picks with this key: their places with chains laid end to end."""

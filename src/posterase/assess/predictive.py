@@ -29,7 +29,7 @@ def predict(
     predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]], draws: Draws, x: PyTree
 ) -> Float[np.ndarray, "draws rows outputs"]:
     """Class probabilities of every row, from `predictor(params, x)`, at evenly spaced draws."""
-    draws = draws if draws.log_weights is None else draws.resample(0)
+    draws = draws.resample(0)
     n = draws.n_chains * draws.n_draws
     places = np.linspace(0, n - 1, min(n, most_predicted(len(jax.tree.leaves(x)[0])))).astype(int)
     return check_probabilities(outputs(predictor, jax.tree.map(lambda leaf: leaf[places], draws.flat()), x))

@@ -84,7 +84,7 @@ class Continue(Eraser):
         kept = model.without(removal)
         started = None if self.start is None else self.start(first, model, draws, removal)
         moved = draws if started is None else started.draws
-        moved = moved if moved.log_weights is None else moved.resample(resample)
+        moved = moved.resample(resample)
         sampler = self.sampler.rescaled(model.n_rows / kept.n_rows)
         flat, n = moved.flat(), moved.n_chains * moved.n_draws
         rows = kept.n_rows if sampler.batch is None else sampler.batch
