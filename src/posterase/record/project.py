@@ -90,7 +90,7 @@ class Project:
     @property
     def digest(self) -> str:
         """Of everything but where it is."""
-        return f"sha256:{hashlib.sha256(canonical(self.to_dict() | {'folder': ''})).hexdigest()}"
+        return definition_digest(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -121,6 +121,11 @@ class Project:
                 f"there is no file {str(project.draws_path)!r}.", "save the draws there as netCDF: draws.save(path)."
             )
         return project
+
+
+def definition_digest(values: dict[str, Any]) -> str:
+    """Of a definition as it is stored, whatever fields projects have got since; where it is does not count."""
+    return f"sha256:{hashlib.sha256(canonical(values | {'folder': ''})).hexdigest()}"
 
 
 def _texts(project: Project, *names: str, optional: bool = False) -> None:
