@@ -18,7 +18,7 @@ from posterase.errors import InvalidOptionError, MissingExtraError, OutputError,
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.output import Said
+from posterase.interfaces.output import Said, print_line
 from posterase.interfaces.progress_bars import bars, shown_on
 
 SAMPLERS = ("sgld", "sghmc", "both")
@@ -106,7 +106,7 @@ def run_blocks(
         failed[settings.name] = dict(block.failed)
         for method, reason in block.failed.items():
             print_line(f"{method} gave no network: {reason}")
-        print_line(f"{settings.title}: {_time(time.perf_counter() - begun)}\n")
+        print_line(f"{settings.title}: {_time(time.perf_counter() - begun)}")
         try:
             paths = bnn_files.write(bnn_files.read(folder), folder, bnn.case_study_images(block.problem))
         except MissingExtraError as error:

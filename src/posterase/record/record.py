@@ -239,7 +239,7 @@ class Record:
                 change.connection.execute(schema.projects.insert().values(definition=definition, **values))
                 change.append("project.registered", {**body, "version": 1}, project=project.name)
                 return
-            if found.definition == definition and not (refitted or returned):
+            if definition_of(found.definition) == project and not (refitted or returned):
                 return
             self._idle(change, project.name)
             changed: dict[str, Any] = {"version": found.version + 1, "definition": definition}
