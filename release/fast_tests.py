@@ -8,8 +8,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from release.environments import WORK, CheckError, asked, ran, versions
 from tests import browsers, databases
+
+from release.environments import WORK, CheckError, asked, ran, versions
 
 FAST = ("-m", "not slow and not gpu")
 

@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import importlib
 import inspect
-import os
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -163,7 +162,7 @@ def _importing_from(folder: str, beside: dict[str, types.ModuleType]) -> Iterato
 def _lies_in(module: types.ModuleType, folder: str) -> bool:
     """Whether a module is a file of the folder, or a package that is a folder of it."""
     places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
-    return any(os.path.dirname(os.path.abspath(place)) == os.path.abspath(folder) for place in places if place)
+    return any(Path(place).absolute().parent == Path(folder).absolute() for place in places if place)
 
 
 def _with_files(code: str, beside: Mapping[str, types.ModuleType]) -> str:

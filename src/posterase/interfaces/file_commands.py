@@ -319,14 +319,16 @@ def _bytes(path: Path) -> bytes:
 
 def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequence[Path]) -> list[Sample]:
     """Draws of files, of the parameters that all of them have in one shape: groups without rows are cut out."""
+    import xarray as xr
+
     from posterase.bridges.arviz import opened
     from posterase.draws import Draws
     from posterase.plotting import Sample
 
     label = "after" if told["verdict"]["accepted"] else "after (refused)"
-    trees = [opened(path) for path in (before, after, *refits)]
+    trees = [xr.DataTree.from_dict(opened(path)).load() for path in (before, after, *refits)]
     labels = ["before", label, *("refit" for _ in refits)]
-    shapes = [
+    shapes: list[set[tuple[Any, ...]]] = [
         {(str(name), *values.shape[2:]) for name, values in tree["posterior"].data_vars.items() if _real(values)}
         for tree in trees
     ]

@@ -146,8 +146,8 @@ def _pictures(results: Sequence[bnn_tables.Result], data: Path | None) -> dict[s
 
 def _check_free(folder: Path, settings: bnn.Settings, methods: Sequence[str]) -> None:
     """Refuse a folder with results of the same block from other settings, or more of them: they would be lost."""
-    target = str(folder / f"{settings.name}.json")
-    if not os.path.exists(target):
+    target = folder / f"{settings.name}.json"
+    if not target.exists():
         return
     ours = {**dataclasses.asdict(settings), "case_study": list(settings.case_study)}
     (found,) = (each for each in bnn_files.read(folder) if bnn_tables.name_of(each) == settings.name)
@@ -155,13 +155,13 @@ def _check_free(folder: Path, settings: bnn.Settings, methods: Sequence[str]) ->
     lost = [name for name in OPTIONAL if name not in methods and name in found["methods"]]
     if lost:
         raise OutputError(
-            f"{target!r} has results of {', '.join(lost)}, which would be lost.",
+            f"{str(target)!r} has results of {', '.join(lost)}, which would be lost.",
             "choose another folder: --out FOLDER.",
         )
     differ = [name for name, value in ours.items() if theirs.get(name) != value]
     if differ:
         raise OutputError(
-            f"{target!r} holds results with another {', '.join(differ)}.",
+            f"{str(target)!r} holds results with another {', '.join(differ)}.",
             "choose another folder: --out FOLDER.",
         )
 

@@ -17,7 +17,8 @@ from posterase.record.record import Record
 T = TypeVar("T")
 
 READERS, WRITERS, EXPORTS = 8, 1, 2
-"""Threads; and exports, each of which holds a connection for as long as its reader takes. Writers wait for each other in the database anyway, where they would keep readers from their turn."""
+"""Threads; and exports, which hold a connection each for as long as their readers take. Writers wait for each other in
+the database anyway, where they would keep readers from their turn."""
 
 
 class Keeper:
