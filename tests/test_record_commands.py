@@ -319,7 +319,7 @@ def test_serve_without_its_extra_names_it_first(here, monkeypatch):
 
 def test_keys_are_changed_by_one_process_at_a_time(here):
     begin()
-    with opened_record(DEFAULT_RECORD, None) as late:
+    with opened_record(DEFAULT_RECORD, here / "keys") as late:
         before = (here / "keys" / "signing.key").read_bytes()
         with late.database.locked(CHANGE_OF_KEYS) as held:
             assert held is not None
