@@ -418,7 +418,7 @@ def test_an_error_that_nobody_expected_is_told_safely(url, folder, secrets, monk
     assert answer.status_code == 500
     assert "default-src" in answer.headers["content-security-policy"]
     assert "person-17" not in answer.text + caplog.text
-    assert "GET /health ended in ValueError (test_service.py" in caplog.text
+    assert "GET '/health' ended in ValueError (test_service.py" in caplog.text
 
 
 # --- sessions
