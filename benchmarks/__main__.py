@@ -43,6 +43,8 @@ if __name__ == "__main__":
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--sizes", type=int, nargs="+", default=(), metavar="N", help=f"of {', '.join(SIZED)}")
     given = parser.parse_args()
+    if unknown := set(given.names) - set(ALL):
+        parser.error(f"there is no benchmark {', '.join(sorted(unknown))}; there are {', '.join(ALL)}")
     if given.sizes and not set(given.names) <= set(SIZED):
         parser.error(f"--sizes is for {', '.join(SIZED)}")
     main(given.names, given.json, given.sizes)

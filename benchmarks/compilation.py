@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Ratio
+from benchmarks.harness import Ratio, write
 from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
 
@@ -158,9 +158,9 @@ def run() -> Iterator[Ratio]:
     second = ", ".join(f"{call} {figures[call]['without']['second']:.2g} s" for call in CALLS)
     said = f"Imports take {imports:.1f} s more, whatever was kept. A second call, everything compiled: {second}."
     intro = f"# Time to the first answer\n\nFrom `python -m benchmarks compilation`: {machine()}.\n\n{__doc__}"
-    (RESULTS / "compilation.md").write_text("\n".join([intro, said, "", *lines]) + "\n")
+    write(RESULTS / "compilation.md", "\n".join([intro, said, "", *lines]) + "\n")
     kept = {"machine": machine(), "repeats": REPEATS, "calls": figures}
-    (RESULTS / "compilation.json").write_text(json.dumps(kept, indent=1) + "\n")
+    write(RESULTS / "compilation.json", json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

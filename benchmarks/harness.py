@@ -1,13 +1,16 @@
-"""Timing two things in turn, so that a busy machine slows both alike."""
+"""Timing two things in turn, so that a busy machine slows both alike; and writing what was found."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+
+from posterase.files import written_whole
 
 
 class Ratio(NamedTuple):
@@ -36,3 +39,9 @@ def compare(what: str, first: Callable[[], Any], second: Callable[[], Any], repe
     times = np.array([(once(first), once(second)) for _ in range(repeats)])
     first_s, second_s = map(float, np.median(times, axis=0))
     return Ratio(what, first_s, second_s)
+
+
+def write(target: Path, text: str) -> None:
+    """A page or JSON, whole or not at all."""
+    with written_whole(target) as beside:
+        beside.write_text(text)

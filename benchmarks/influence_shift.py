@@ -9,25 +9,13 @@ import blackjax
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sklearn.datasets import load_breast_cancer
 
 import posterase as pe
 from benchmarks.harness import Ratio, compare
+from benchmarks.problems import breast_cancer
 from benchmarks.reweight import draws_of, logistic, request
 
 CHAINS, WARMUP, DRAWS = 4, 500, 500
-
-
-def breast_cancer() -> pe.Model:
-    """Logistic regression on scikit-learn's breast-cancer data: 569 rows, 31 parameters."""
-    table = load_breast_cancer()
-    x = (table.data - table.data.mean(axis=0)) / table.data.std(axis=0)
-    x = np.column_stack([np.ones(len(x)), x]).astype(np.float32)
-    return pe.Model(
-        lambda p: -0.5 * jnp.sum(p**2),
-        lambda p, data: data["y"] * (data["x"] @ p) - jnp.logaddexp(0, data["x"] @ p),
-        {"x": x, "y": table.target.astype(np.float32)},
-    )
 
 
 @jax.jit
@@ -48,7 +36,7 @@ def nuts(key: jax.Array, model: pe.Model) -> jax.Array:
 
 
 def run() -> Iterator[Ratio]:
-    model = breast_cancer()
+    model = breast_cancer().model
     draws = pe.Draws(nuts(jax.random.key(0), model))
     kept = model.without(model.removal(np.arange(10)))
     yield compare(

@@ -172,7 +172,8 @@ def draw(found: dict[int, dict[str, Any]], target: Path) -> None:
     for axis in (memory, steps):
         axis.spines[["top", "right"]].set_visible(False)
     target.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(target)
+    with written_whole(target) as beside:
+        figure.savefig(beside)
 
 
 def run(sizes: Sequence[int] = ()) -> Iterator[str]:

@@ -74,9 +74,8 @@ def run() -> Iterator[Ratio]:
         gradients_by(sum_rows),
         repeats=15,
     )
-    if hasattr(posterase.model, "CUT_ELEMENTS"):
-        what = f"A density of {ROWS:,} rows at {DRAWS} draws, by blocks of 2^20 numbers / of 2^18"
-        yield compare(what, density_of(2**20), density_of(2**18), repeats=5)
+    what = f"A density of {ROWS:,} rows at {DRAWS} draws, by blocks of 2^20 numbers / of 2^18"
+    yield compare(what, density_of(2**20), density_of(2**18), repeats=5)
     model = logistic(ROWS, PARAMETERS)
     draws, removal = draws_of(model, PARAMETERS), model.removal(np.arange(REMOVED))
     yield compare(

@@ -38,11 +38,13 @@ import xarray as xr
 from jaxtyping import Float, PyTree
 
 import posterase as pe
+from benchmarks.harness import write
 from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
 from benchmarks.problems import CHAINS, Problem, breast_cancer, radon_hierarchy
 from posterase.assess import moment_errors, two_sample
 from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
+from posterase.files import written_whole
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import constrained, evaluate, evaluate_at
 from posterase.numerics.densities import unconstrained as raveled
@@ -55,7 +57,6 @@ REPEATS, ENOUGH = 3, 4.0
 AGREED = 1e-6
 """How far log densities may be apart, in nats, after the constant is taken out."""
 ROOT = Path(__file__).parent.parent / "docs"
-KINDS = {"refit": "a new fit", "reuse": "the old draws, by others", "ours": "posterase"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,9 +100,9 @@ def run() -> Iterator[str]:
                 rows.append(row)
                 yield line(row)
     said = f"Log densities of the peers' models and ours are at most {max(agreed):.0e} nats apart."
-    (ROOT / "results" / "peers.md").write_text(page(rows, said))
+    write(ROOT / "results" / "peers.md", page(rows, said))
     kept = {"machine": machine(), "rows": [dataclasses.asdict(row) for row in rows]}
-    (ROOT / "results" / "peers.json").write_text(json.dumps(kept, indent=1) + "\n")
+    write(ROOT / "results" / "peers.json", json.dumps(kept, indent=1) + "\n")
     plot(rows, ROOT / "figures" / "peers.svg")
     yield said
 
@@ -423,7 +424,8 @@ def plot(rows: list[Row], target: Path) -> None:
     handles.append(plt.Rectangle((0, 0), 1, 1, color="#0072b2", alpha=0.08, lw=0))
     labels.append("the floor: refits, and chance")
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(target, metadata={"Date": None})
+    with written_whole(target) as beside:
+        figure.savefig(beside, metadata={"Date": None})
     plt.close(figure)
 
 

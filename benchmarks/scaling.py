@@ -239,7 +239,8 @@ class Curve(NamedTuple):
         figure.legend(
             *axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8
         )
-        figure.savefig(DOCS / "figures" / f"{self.stem}.svg", metadata={"Date": None})
+        with written_whole(DOCS / "figures" / f"{self.stem}.svg") as beside:
+            figure.savefig(beside, metadata={"Date": None})
 
     def _lines(self, axis: Any, points: Sequence[Point], value: Callable[[Point], float], label: str) -> None:
         for method in dict.fromkeys(point.method for point in points):

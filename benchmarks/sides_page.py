@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.harness import write
 from benchmarks.peers import Row
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -52,9 +53,9 @@ def at_the_floor(row: Row, floor: list[Row]) -> bool:
 
 
 def keep(found: Found, about: str) -> None:
-    (RESULTS / "sides.json").write_text(json.dumps(as_json(found), indent=1) + "\n")
-    (RESULTS / "sides.md").write_text(page(found, about))
-    PAGE.write_text(filled(PAGE.read_text(), blocks(found)))
+    write(RESULTS / "sides.json", json.dumps(as_json(found), indent=1) + "\n")
+    write(RESULTS / "sides.md", page(found, about))
+    write(PAGE, filled(PAGE.read_text(), blocks(found)))
 
 
 def as_json(found: Found) -> dict[str, Any]:

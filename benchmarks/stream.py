@@ -23,7 +23,7 @@ from posterase.files import written_whole
 ROWS, COLUMNS, PARAMETERS, DRAWS, REMOVED = 1_000_000, 64, 4, 256, 100
 SMALL = 20_000
 REPEATS = 2
-RESULTS = Path("docs/results")
+RESULTS = Path(__file__).parent.parent / "docs" / "results"
 
 
 class Slow:

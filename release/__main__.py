@@ -16,7 +16,7 @@ from posterase.version import __version__
 from release.environments import ROOT, CheckError, ran
 
 CHECKS = ["build", "citation", "core", "extras", "locked", "lowest"]
-"""In the order of what they take: seconds, seconds, minutes, a quarter of an hour, half of one, ten minutes."""
+"""What they take: seconds, seconds, minutes, a quarter of an hour, half of one, ten minutes."""
 RECORD = Path(__file__).with_name("last_check.json")
 
 

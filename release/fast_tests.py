@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
+
+from tests import browsers, databases
 
 from release.environments import WORK, CheckError, asked, ran, versions
 
@@ -13,7 +16,9 @@ FAST = ("-m", "not slow and not gpu")
 
 
 def counted(python: Path, *options: str) -> dict[str, Any]:
-    """Run them; failures end the check."""
+    """Run them; failures end the check, and so does a tool whose tests would be skipped."""
+    if missing := not_here():
+        raise CheckError(f"fast tests would be skipped: {'; '.join(missing)}.")
     record = WORK / "fast_tests.json"
     record.unlink(missing_ok=True)
     own = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu"}
@@ -25,6 +30,16 @@ def counted(python: Path, *options: str) -> dict[str, Any]:
         raise CheckError("\n".join([*failed, "all of it: .release/fast_tests.log"])) from error
     found = json.loads(record.read_text())
     return {"python": found["python"], **found["counts"], "versions": direct(python)}
+
+
+def not_here() -> list[str]:
+    """What whole files of tests need, and is missing."""
+    found = [databases.missing()]
+    if shutil.which("g++") is None:
+        found.append("g++ is not on the PATH")
+    if shutil.which(browsers.chromium() or "") is None:
+        found.append("there is no Chromium")
+    return [each for each in found if each]
 
 
 def direct(python: Path) -> dict[str, str]:

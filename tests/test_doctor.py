@@ -7,6 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from posterase.bridges.stan_programs import compiler
 from posterase.interfaces import doctor
 from posterase.interfaces.cli import app
 from posterase.record.keyring import new_keys
@@ -57,3 +58,25 @@ def test_what_is_missing_is_told_with_its_command(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", without_pymc)
     result = CliRunner().invoke(app, ["doctor", "--keys", str(tmp_path), "--record", str(tmp_path / "r.db")])
     assert "pip install 'posterase[pymc]'" in result.output
+
+
+def test_looking_for_a_record_makes_none(tmp_path):
+    for record in (tmp_path / "none.db", f"sqlite:///{tmp_path}/none.db"):
+        assert "there is no" in examined("--keys", tmp_path, "--record", record, status=1)["record"]["said"]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_compiler_is_the_one_that_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    assert doctor._compiler().state == "missing"
+    for name in ("clang++", "ccache"):
+        (tmp_path / name).touch(0o755)
+    assert compiler() == ["clang++"]
+    assert doctor._compiler().said == str(tmp_path / "clang++")
+    monkeypatch.setenv("CXX", "ccache 'my g++'")
+    assert compiler() == ["ccache", "my g++"]
+    assert doctor._compiler().state == "ok"
+    for wrong in ("nowhere++", "'"):
+        monkeypatch.setenv("CXX", wrong)
+        assert doctor._compiler().state == "wrong"

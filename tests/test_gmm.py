@@ -95,8 +95,10 @@ def small_settings(monkeypatch):
 
 def test_reproduce_writes_table_figure_and_results(monkeypatch, tmp_path):
     small_settings(monkeypatch)
+    tmp_path /= "[old]"
     result = CliRunner().invoke(cli.app, ["reproduce", "gmm", "--sampler", "sghmc", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
+    assert result.output.count("[old]") == 3
     assert "floor: retrained twice" in result.output
     assert {path.name for path in tmp_path.iterdir()} == {
         "gmm.png",

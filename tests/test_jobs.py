@@ -22,6 +22,7 @@ from posterase.errors import (
     JobError,
     KeyFileError,
     LedgerError,
+    MissingGroupError,
     OutputError,
     RowsError,
 )
@@ -290,6 +291,33 @@ def test_a_models_file_is_as_any_module(here):
     assert (here / "kept.nc").exists()
 
 
+def test_modules_beside_a_model_are_its_own(here):
+    """Two folders with helpers of one name in a process, a helper that is edited, and one that is imported late."""
+
+    def built(folder):
+        build = builders.builder("visits:build", str(folder), wrong=JobError, failed=lambda _, error: error)
+        fit = build(here / "fit.nc", lambda subjects: [])
+        return int(fit.model.data["size"][0]), fit.code
+
+    alone = builders.builder("visits:build", str(here), wrong=JobError, failed=lambda _, error: error)
+    assert alone(here / "fit.nc", lambda subjects: []).code == f"sha256:{_sha256(here / 'visits.py')}"
+    late = "def build(draws):\n    import late, sizes as again\n    assert again is sizes\n"
+    text = "import sizes\n" + MODEL.replace("def build(draws):\n", late)
+    text = text.replace('{"y":', '{"size": jnp.full(100, sizes.SIZE + late.MORE), "y":')
+    for name, size in (("one", 1), ("two", 2)):
+        (here / name).mkdir()
+        (here / name / "visits.py").write_text(text)
+        (here / name / "sizes.py").write_text(f"SIZE = {size}\n")
+        (here / name / "late.py").write_text(f"MORE = {size}0\n")
+    first, second = built(here / "one"), built(here / "two")
+    assert (first[0], second[0]) == (11, 22)
+    assert built(here / "one") == first
+    (here / "one" / "late.py").write_text("MORE = 400\n")
+    edited = built(here / "one")
+    assert edited[0] == 401
+    assert len({first[1], second[1], edited[1]}) == 3
+
+
 def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, capsys):
     call("keys", "new", "example.org/erasures")
     (here / "job.toml").write_text(JOB.replace("ess = 300", "ess = 1999"))
@@ -328,6 +356,9 @@ def test_the_file_may_take_the_place_of_the_draws(here):
 
 # --- assess and report, from files
 
+FILES = ("--before", "fit.nc", "--after", "refit-1.nc")
+EMPTY = ("--before", "empty.nc", "--after", "fit.nc")
+
 
 def test_assessed_and_reported_from_files(here):
     refits = ("--refit", "refit-1.nc", "--refit", "refit-2.nc")
@@ -362,6 +393,9 @@ def test_assessed_and_reported_from_files(here):
         (("report", "values.json", "--out", "a.html", "--before", "fit.nc"), InputFileError, "before and after"),
         (("report", "half.json", "--out", "a.html", "--assessment", "fit.nc"), InputFileError, "no assessment"),
         (("report", "half.json", "--out", "fit.nc"), OutputError, "is there already"),
+        (("report", "list.json", "--out", "a.html", *FILES), InputFileError, "is no verdict"),
+        (("report", "half.json", "--out", "a.html", *FILES), InputFileError, "is no verdict"),
+        (("report", "good.json", "--out", "a.html", *EMPTY), MissingGroupError, "posterior"),
         (("assess", "fit.nc", "--rows", "3"), InputFileError, "which draws to assess"),
         (("assess", "fit.nc", "--rows", "3", "--after", "kept.nc"), InputFileError, "there is no file"),
     ],
@@ -370,6 +404,9 @@ def test_reports_and_assessments_of_nothing(here, words, error, said):
     (here / "values.json").write_text("[1]")
     half = {"verdict": {}, "rungs": [], "policy": {}, "removed_rows": 1, "kept_rows": 2}
     (here / "half.json").write_text(json.dumps(half))
+    (here / "list.json").write_text(json.dumps(half | {"verdict": []}))
+    (here / "good.json").write_text(json.dumps(half | {"verdict": {"accepted": True}}))
+    xr.DataTree.from_dict({"observed_data": xr.Dataset({"y": ("visit", VALUES)})}).to_netcdf(here / "empty.nc")
     with pytest.raises(error, match=said):
         call(*words)
     assert not (here / "a.html").exists()

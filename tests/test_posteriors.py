@@ -113,6 +113,14 @@ def test_the_bench_without_its_data(tmp_path, monkeypatch):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("text", ["{}{", "[1]", '{"a": 1}', '[{"posterior": "a", "rhat": 1.0, "cells": [{}]}]', "3"])
+def test_the_bench_goes_on_from_its_own_file_only(tmp_path, text):
+    (tmp_path / "table.json").write_text(text)
+    words = ["bench", "posteriors", "--out", str(tmp_path / "table.md"), "--posteriordb", str(tmp_path), "--resume"]
+    done = CliRunner().invoke(app, words)
+    assert "does not hold a run that was cut" in str(done.exception)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
 def test_a_cell_of_the_bench(x64, monkeypatch):

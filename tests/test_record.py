@@ -18,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from posterase.errors import ClockError, KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
+from posterase.record import schema
 from posterase.record.canonical import canonical
 from posterase.record.keyring import (
     Keys,
@@ -31,8 +32,9 @@ from posterase.record.keyring import (
 )
 from posterase.record.ledger import verify
 from posterase.record.privacy import WITHHELD, mentions, told, written
-from posterase.record.project import Project
+from posterase.record.project import Project, definition_digest
 from posterase.record.record import Record
+from posterase.record.replay import folder_digest
 from posterase.record.signed_notes import Signer
 from posterase.record.times import due, span_of, text_of, time_of
 from tests.databases import new_database
@@ -789,3 +791,17 @@ def test_exports_are_files_that_verify(record, tmp_path):
         assert verify(lines, [record.keys.public]) == found
     header = json.loads((tmp_path / "ledger.jsonl").read_text().splitlines()[0])
     assert header == {"format": "posterase-ledger", "version": 1, "origin": NAME}
+
+
+def test_a_definition_of_fewer_fields_is_verified_still(record):
+    """As a posterase before a field was added has stored it: its digest is of what is stored."""
+    fewer = {name: value for name, value in project(name="old").to_dict().items() if name != "row_dim"}
+    values = {"name": "old", "version": 1, "spent": 0.0, "runs": 0, "definition": canonical(fewer).decode()}
+    with record.change() as change:
+        change.connection.execute(schema.projects.insert().values(**values, since=change.tree.size))
+        body = {"definition": definition_digest(fewer), "folder": folder_digest(project()), "version": 1}
+        change.append("project.registered", body, project="old")
+    record.verify()
+    size = record.verify().size
+    record.register(project(name="old"))
+    assert record.verify().size == size

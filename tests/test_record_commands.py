@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -12,8 +14,21 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
-from posterase.errors import KeyFileError, LedgerError, ProjectError, RequestError
+from posterase.errors import (
+    KeyFileError,
+    LedgerError,
+    MissingExtraError,
+    PosteraseError,
+    ProjectError,
+    RequestError,
+)
+from posterase.interfaces import record_commands
 from posterase.interfaces.cli import app
+from posterase.interfaces.exit_status import BUSY
+from posterase.interfaces.record_commands import CHANGE_OF_KEYS, opened_record
+from posterase.interfaces.record_options import DEFAULT_RECORD
+from posterase.record.project import Project
+from posterase.record.runs import Ran
 
 PEOPLE, VISITS = 25, 4
 NOISE = 1.0
@@ -291,3 +306,68 @@ def test_nothing_says_whose_rows_they_were(here, capfd):
             content += path.read_bytes()
     for planted in (b"person-00", b"17.25", np.float64(17.25).tobytes(), b"-14.25", np.float64(-14.25).tobytes()):
         assert planted not in content
+
+
+def test_serve_without_its_extra_names_it_first(here, monkeypatch):
+    for name in [each for each in sys.modules if each.startswith("posterase.interfaces.service.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delitem(sys.modules, "posterase.interfaces.service", raising=False)
+    monkeypatch.setitem(sys.modules, "fastapi", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'posterase\[service\]'"):
+        call("serve")
+
+
+def test_keys_are_changed_by_one_process_at_a_time(here):
+    begin()
+    with opened_record(DEFAULT_RECORD, here / "keys") as late:
+        before = (here / "keys" / "signing.key").read_bytes()
+        with late.database.locked(CHANGE_OF_KEYS) as held:
+            assert held is not None
+            assert "Another process" in call("keys", "rotate", status=BUSY)
+        assert (here / "keys" / "signing.key").read_bytes() == before
+    with pytest.raises(ProjectError, match="cannot name a project"):
+        Project(CHANGE_OF_KEYS, "draws.nc", bridge="arviz")
+
+
+def test_who_comes_late_to_change_the_keys_changes_nothing(here, monkeypatch):
+    begin()
+
+    @contextmanager
+    def another_was_faster(url, folder):
+        with opened_record(url, folder) as opened:
+            monkeypatch.setattr(record_commands, "opened_record", opened_record)
+            call("keys", "rotate")
+            yield opened
+
+    monkeypatch.setattr(record_commands, "opened_record", another_was_faster)
+    with pytest.raises(KeyFileError, match="use the keys of this record"):
+        call("keys", "rotate")
+    hand_in("person-03")
+    assert sorted(path.name for path in (here / "keys").iterdir()) == ["pseudonyms.key", "public.key", "signing.key"]
+
+
+def test_a_request_that_was_given_back_says_why(here, monkeypatch):
+    begin()
+    identity = hand_in("person-03")["subject_request_id"]
+
+    def given_back(record, *_, **__):
+        with record.change() as change:
+            body = {"run": "visits-3", "reason": "together with others it did not pass"}
+            change.append("request.released", body, project="visits", request=identity)
+        return Ran("visits-3", [record.get(identity)])
+
+    monkeypatch.setattr("posterase.record.runs.run", given_back)
+    assert f"  {identity} pending: together with others it did not pass\n" in call("requests", "run", "visits")
+
+
+def test_a_project_says_which_axis_is_the_rows(here):
+    with xr.open_datatree(here / "visits" / "draws.nc", engine="h5netcdf") as tree:
+        groups = {name: child.to_dataset().load() for name, child in tree.children.items()}
+    groups["log_likelihood"] = groups["log_likelihood"].expand_dims(place=2) / 2
+    xr.DataTree.from_dict(groups).to_netcdf(here / "visits" / "draws.nc", engine="h5netcdf")
+    call("keys", "new", "example.org/erasures")
+    project = here / "visits" / "project.toml"
+    with pytest.raises(PosteraseError, match="say which of them is the rows"):
+        call("requests", "project", project)
+    project.write_text(project.read_text() + 'row_dim = "visit"\n')
+    assert "100 rows, subjects in 'person'" in call("requests", "project", project)

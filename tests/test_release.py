@@ -2,14 +2,15 @@
 
 import importlib.metadata
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
-from release import core, extra_uses
-from release.environments import project
+from release import core, extra_uses, fast_tests
+from release.environments import CheckError, project
 
 import posterase as pe
 from posterase.interfaces.doctor import EXTRAS
@@ -77,3 +78,17 @@ def test_the_papers_are_in_the_sdist():
 
 def test_every_extra_has_a_use():
     assert list(extra_uses.USES) == list(project()["optional-dependencies"])
+
+
+def test_fast_tests_are_not_counted_where_some_would_be_skipped(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("CHROMIUM", str(tmp_path / "chromium"))
+    with pytest.raises(CheckError, match=r"initdb is not on the PATH; g\+\+ is not on the PATH; there is no Chromium"):
+        fast_tests.counted(Path(sys.executable))
+
+
+@pytest.mark.parametrize("module", ["release", "benchmarks"])
+def test_a_name_that_is_none_is_refused_in_words(module):
+    done = subprocess.run([sys.executable, "-m", module, "nope"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "nope; there are " in done.stderr

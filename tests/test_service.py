@@ -1,5 +1,6 @@
 """The service: nobody without a token, OpenDSR's shape, limits, workers that die; on a real server."""
 
+import asyncio
 import base64
 import datetime as dt
 import json
@@ -13,8 +14,16 @@ import uuid
 import pytest
 import sqlalchemy as sa
 
-from posterase.errors import InvalidOptionError, LedgerError, NotFoundError, RequestError, WrongStateError
+from posterase.errors import (
+    InvalidOptionError,
+    LedgerError,
+    NotFoundError,
+    RecordError,
+    RequestError,
+    WrongStateError,
+)
 from posterase.interfaces.service import api, connections, pages
+from posterase.interfaces.service.keeper import EXPORTS, Keeper
 from posterase.interfaces.service.rates import MOST, Rates
 from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
@@ -131,6 +140,20 @@ def test_a_token_ends(record):
 def test_a_token_has_a_name_and_a_role(record, name, roles, said):
     with pytest.raises(RequestError, match=said):
         make_token(record, name, roles)
+
+
+def test_a_token_is_revoked_and_named_once_whoever_is_faster(record, monkeypatch):
+    """What two processes that ask at once have read, before either has written."""
+    make_token(record, "twice", ["submit"])
+    both = tokens(record)
+    revoke_token(record, "twice")
+    monkeypatch.setattr("posterase.record.tokens.tokens", lambda _: both)
+    with pytest.raises(WrongStateError, match="just now"):
+        revoke_token(record, "twice")
+    make_token(record, "twice", ["submit"])
+    with pytest.raises(RequestError, match="there is a token of 'twice'"):
+        make_token(record, "twice", ["submit"])
+    record.verify()
 
 
 def test_a_token_that_somebody_put_there_is_found(tmp_path):
@@ -395,7 +418,7 @@ def test_an_error_that_nobody_expected_is_told_safely(url, folder, secrets, monk
     assert answer.status_code == 500
     assert "default-src" in answer.headers["content-security-policy"]
     assert "person-17" not in answer.text + caplog.text
-    assert "GET /health ended in ValueError (test_service.py" in caplog.text
+    assert "GET '/health' ended in ValueError (test_service.py" in caplog.text
 
 
 # --- sessions
@@ -771,3 +794,51 @@ def test_a_request_may_be_read_while_others_write(tmp_path):
         connection.execute(sa.text("SELECT 1"))
         assert caller.get(f"/requests/{asked.subject_request_id}").status_code == 200
     record.close()
+
+
+def test_exports_leave_connections_to_others(folder, url, record):
+    """Twenty readers who do not read hold two connections, and give them back when they go."""
+    keeper = Keeper(url, folder / "keys")
+    held = keeper.record.database.engine.pool.checkedout
+
+    async def ask():
+        never = asyncio.Event()
+
+        async def stuck(message):
+            if message["type"] == "http.response.body":
+                await never.wait()
+
+        scope = {"type": "http", "asgi": {"spec_version": "2.4"}}
+        answers = [await api.ledger(keeper, None) for _ in range(20)]
+        reading = [asyncio.create_task(each(scope, never.wait, stuck)) for each in answers]
+        while held() < EXPORTS:
+            await asyncio.sleep(0.01)
+        assert await keeper.read(Record.checkpoint)
+        most = held()
+        for each in reading:
+            each.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+        return most
+
+    assert asyncio.run(ask()) == EXPORTS
+    assert held() == 0
+    keeper.close()
+
+
+def test_too_many_at_once_are_told_so(record):
+    with pytest.raises(RecordError, match="too many"), record.database.reading():
+        raise sa.exc.TimeoutError
+
+
+def test_an_origin_that_is_no_url_is_another_site(address):
+    with client(address) as stranger:
+        assert stranger.post("/sign-in", headers={"Origin": "http://["}).status_code == 403
+
+
+def test_the_log_has_a_line_a_request(address, callers, monkeypatch, caplog):
+    def broken(*_):
+        raise KeyError("person-17")
+
+    monkeypatch.setattr(Record, "get", broken)
+    assert callers["operate"].get("/requests/a%0Aposterase%20is%20fine").status_code == 500
+    assert [each.getMessage().count("\n") for each in caplog.records if each.name == "posterase.service"] == [0]

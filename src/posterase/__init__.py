@@ -140,13 +140,15 @@ MODULES = ("assess", "errors", "transforms")
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    if name in MODULES:
-        return importlib.import_module(f"posterase.{name}")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'posterase' has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"posterase.{_HOME_OF[name]}"), name)
-    return found
+if not TYPE_CHECKING:  # else type checkers would let any name pass
+
+    def __getattr__(name: str) -> Any:
+        if name in MODULES:
+            return importlib.import_module(f"posterase.{name}")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'posterase' has no attribute {name!r}")
+        found = globals()[name] = getattr(importlib.import_module(f"posterase.{_HOME_OF[name]}"), name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -43,14 +43,14 @@ def discover(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     params: Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, Any]],
-    rows: Sequence[str],
+    row_dim: Sequence[str],
     shared: Sequence[str],
     given: frozenset[str],
 ) -> tuple[BridgedModel, tuple[str, ...]]:
     """The model of these arguments: sites, rows and arguments found out; and what is to be said of it.
 
-    `params` gives the parameters of one draw when it is told which names and shapes the model has; `rows` names
-    plates, `shared` arguments that removed rows may stay in; `given` are the names that there are draws of.
+    `params` gives the parameters of one draw when it is told which names and shapes the model has; `row_dim`
+    names plates, `shared` arguments that removed rows may stay in; `given` are the names that there are draws of.
     """
     leaves, structure = jax.tree.flatten((args, kwargs))
     leaves = [_array(leaf) for leaf in leaves]
@@ -60,7 +60,7 @@ def discover(
     trace = _trace(function, *jax.tree.unflatten(structure, leaves))
     sampled = _check_sites(trace, given)
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
-    sites, blocks = _rows_of(trace, rows)
+    sites, blocks = _rows_of(trace, row_dim)
     one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
     program = NumPyroProgram(
         function=function,
@@ -169,7 +169,8 @@ def _rows_of(trace: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Site, 
     for plate in wanted:
         if plate not in known:
             raise AmbiguousRowsError(
-                f"rows names {plate!r}, which no observed site is in.", f"the plates are {', '.join(sorted(known))}."
+                f"row_dim names {plate!r}, which no observed site is in.",
+                f"the plates are {', '.join(sorted(known))}.",
             )
     for name, site in observed.items():
         shape = jnp.shape(site["value"])

@@ -109,10 +109,14 @@ def _quietly() -> Iterator[None]:
 def discover(
     model: Any,
     params: Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, Any]],
-    rows: Sequence[str],
+    row_dim: Sequence[str],
     shared: Sequence[str],
 ) -> tuple[BridgedModel, tuple[str, ...]]:
-    """The program of a model, its rows and the arrays that hold them; and what is to be said of it."""
+    """The program of a model, its rows and the arrays that hold them; and what is to be said of it.
+
+    `params` gives the parameters of one draw when it is told which names and shapes the model has; `row_dim` names
+    dimensions, `shared` arrays that removed rows may stay in.
+    """
     _check_variables(model)
     plain = _on_own_scales(model)
     free, observed = ([plain[each.name] for each in some] for some in (model.free_RVs, model.observed_RVs))
@@ -123,7 +127,7 @@ def discover(
     by_name = dict(zip([each.name for each in observed], densities[len(free) :], strict=True))
     outputs = [*densities, *deterministic, *values]
     _check_no_chance(outputs)
-    sites, blocks = _rows_of(plain, by_name, dict(zip(by_name, values, strict=True)), rows)
+    sites, blocks = _rows_of(plain, by_name, dict(zip(by_name, values, strict=True)), row_dim)
     sizes = {size for _, size in blocks if size > 1}  # an axis of one is everywhere
     arrays = [
         each

@@ -20,6 +20,8 @@ import functools
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import subprocess
 import tempfile
 import weakref
@@ -298,7 +300,7 @@ def _compiled(code: str) -> Path:
     import httpstan
 
     source = Path(__file__).with_name("stan_library.cpp")
-    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, _compiler(), *FLAGS)
+    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, shlex.join(compiler()), *FLAGS)
     folder = make_folder(cache_folder() / "stan")
     library, functions = folder / f"{_digest(code, common)}.so", folder / f"{common}.o"
     if library.is_file():
@@ -336,21 +338,27 @@ def _translated(code: str, folder: Path) -> str:
 def _run(*arguments: str) -> None:
     import httpstan
 
-    compiler = _compiler()
-    command = [*compiler.split(), *FLAGS, f"-I{Path(httpstan.__file__).parent / 'include'}", *arguments]
+    words = compiler()
+    command = [*words, *FLAGS, f"-I{Path(httpstan.__file__).parent / 'include'}", *arguments]
     try:
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
         raise StanProgramError(
-            f"there is no C++ compiler: {compiler} was not found.", "install one (g++ or clang), or name it: CXX=…"
+            f"there is no C++ compiler: {words[0]} was not found.", "install one (g++ or clang), or name it: CXX=…"
         ) from error
     if ran.returncode:
         said = "\n".join(line for line in ran.stderr.splitlines() if "error" in line) or ran.stderr
-        raise StanProgramError(f"{compiler} failed on the Stan program:\n{said[:ROOM]}", "see what it says.")
+        raise StanProgramError(f"{shlex.join(words)} failed on the Stan program:\n{said[:ROOM]}", "see what it says.")
 
 
-def _compiler() -> str:
-    return os.environ.get("CXX", "g++")
+def compiler() -> list[str]:
+    """The C++ compiler that Stan programs are compiled by, as the words of a command: $CXX, g++ or clang++."""
+    named = os.environ.get("CXX", "")
+    try:
+        words = shlex.split(named)
+    except ValueError as error:
+        raise StanProgramError(f"CXX is {named!r}, no command: {error}.", "name a compiler, or unset it.") from None
+    return words or [next(filter(shutil.which, ("g++", "clang++")), "g++")]
 
 
 def _digest(*texts: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from posterase.experiments.bnn_tables import OURS, Result, note_of
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
 from posterase.experiments.rungs import Cloud, Clouds, Grid
-from posterase.extras import need
 from posterase.files import written_whole
 from posterase.plotting import BLACK, GREEN, GREY, SKY, VERMILION, density, new_figure
 
@@ -27,26 +25,15 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def pyplot() -> ModuleType:
-    """matplotlib.pyplot without a screen."""
-    need("matplotlib", "a figure", "plots")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    return plt
-
-
 def draw_diabetes(requests: list[Request], target: Path) -> Path:
     """What a group's removal moved most: densities before, after each eraser, and exact."""
-    plt = pyplot()
     request = requests[-1]
     before, exact = request.outcomes[0], request.exact
     moved = np.abs(columns(before.draws).mean(axis=0) - exact.mean()) / exact.sd()
     most = np.argsort(-moved)[:6]
     names = [f"β, {term}" for term in TERMS] + ["σ"]
-    figure, axes = plt.subplots(2, 3, figsize=(9.6, 5.2), layout="constrained")
+    figure = new_figure(9.6, 5.2)
+    axes = figure.subplots(2, 3)
     for axis, at in zip(axes.ravel(), most, strict=True):
         values = {outcome.method: columns(outcome.draws)[:, at] for outcome in request.outcomes}
         low, high = np.quantile(np.concatenate(list(values.values())), [0.001, 0.999])
@@ -61,8 +48,8 @@ def draw_diabetes(requests: list[Request], target: Path) -> Path:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle(f"A regression forgets {request.title} ({len(request.rows)} of 442)", fontsize=12)
-    figure.savefig(target, dpi=130)
-    plt.close(figure)
+    with written_whole(target) as beside:
+        figure.savefig(beside, dpi=130, metadata={"Software": None})
     return target
 
 
@@ -122,9 +109,9 @@ PANELS = {"original": "black", "processed": "#0033CC", "target": "#CC0000"}
 
 def draw_gmm(outcomes: list[Outcome], target: Path) -> Path:
     """The paper's Figure 1, a row for each sampler: data and draws of three posteriors, and the time of a request."""
-    plt = pyplot()
     rows = len(outcomes)
-    figure, axes = plt.subplots(rows, 4, figsize=(12.4, 3.2 * rows + 0.4), layout="constrained", squeeze=False)
+    figure = new_figure(12.4, 3.2 * rows + 0.4)
+    axes = figure.subplots(rows, 4, squeeze=False)
     for outcome, line in zip(outcomes, axes, strict=True):
         points = outcome.points
         kept = np.ones(len(points.z), bool)
@@ -138,8 +125,8 @@ def draw_gmm(outcomes: list[Outcome], target: Path) -> Path:
             axis.set(xlim=_padded(points.z[:, 0]), ylim=_padded(points.z[:, 1]), xticks=[], yticks=[])
             axis.set_title(f"{outcome.settings.sampler.upper()}: {name}", fontsize=10)
         _draw_times(line[-1], outcome)
-    figure.savefig(target, dpi=130, metadata={"Software": None})
-    plt.close(figure)
+    with written_whole(target) as beside:
+        figure.savefig(beside, dpi=130, metadata={"Software": None})
     return target
 
 
@@ -221,13 +208,12 @@ def draw_case_study(
     target: Path,
     *,
     method: str = "paper",
-    labels: list[int] | None = None,
 ) -> list[Path]:
     """The paper's Figure 3: test images, and their class probabilities as rows are removed; the true class is red.
 
-    True classes are `labels`, or `case_study_labels` of the result; where there are neither, nothing is red.
+    True classes are `case_study_labels` of the result; where there are none, nothing is red.
     """
-    true = labels if labels is not None else result.get("case_study_labels")
+    true = result.get("case_study_labels")
     panels = np.array(note_of(result, method, "panels"), float)  # (images, panels, classes)
     gone = note_of(result, method, "panel_removed")
     classes = result["classes"]

@@ -53,7 +53,9 @@ class Builder(NamedTuple):
     """Where modules beside the function's are."""
     build: Callable[..., Any]
     code: str
-    """A digest of its code."""
+    """A digest of its file."""
+    beside: dict[str, types.ModuleType]
+    """Modules that it has imported from the folder."""
     wrong: type[PosteraseError]
     failed: Failed
 
@@ -61,9 +63,9 @@ class Builder(NamedTuple):
         """`build(draws)` or `build(draws, erased)`, by name where it has the name."""
         problem: PosteraseError
         try:
-            with _importing_from(self.folder):
+            with _importing_from(self.folder, self.beside):
                 made = self._called(draws, erased)
-            return Fit.of(*self._checked(made), self.code)
+            return Fit.of(*self._checked(made), _with_files(self.code, self.beside))
         except PosteraseError:
             raise
         except Exception as error:
@@ -114,9 +116,9 @@ def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Fail
     raise problem
 
 
-def open_stored(path: Path, rows: Sequence[str] = (), preprocessing: str | None = None) -> Fit:
+def open_stored(path: Path, row_dim: Sequence[str] = (), preprocessing: str | None = None) -> Fit:
     """A file alone: as much of a model as its log-likelihoods are."""
-    model, draws = from_arviz(path, row_dim=rows, preprocessing=preprocessing)
+    model, draws = from_arviz(path, row_dim=row_dim, preprocessing=preprocessing)
     return Fit.of(model, draws, f"posterase {__version__}, stored log-likelihoods")
 
 
@@ -130,21 +132,54 @@ def policy_from(values: Mapping[str, Any], wrong: type[PosteraseError]) -> Polic
     return Policy(**{**values, **numbers})
 
 
+_imported: set[str] = set()
+"""Names of modules that a builder has imported from its folder: the next one may have others of these names."""
+
+
 @contextmanager
-def _importing_from(folder: str) -> Iterator[None]:
-    """Modules beside the model's are found by their names."""
+def _importing_from(folder: str, beside: dict[str, types.ModuleType]) -> Iterator[None]:
+    """Modules beside the model's are found by their names; those that were are added to `beside`.
+
+    Modules of other builders are forgotten when one begins, not when it ends: a model may import later.
+    """
+    for name in _imported:
+        sys.modules.pop(name, None)
+    _imported.clear()
+    known = {name.partition(".")[0] for name in sys.modules}
+    sys.modules.update(beside)
     sys.path.insert(0, folder)
+    importlib.invalidate_caches()
     try:
         yield
     finally:
         sys.path.remove(folder)
+        new = {name: module for name, module in sys.modules.items() if name.partition(".")[0] not in known}
+        tops = {name for name, module in new.items() if _lies_in(module, folder)}
+        beside.update({name: module for name, module in new.items() if name.partition(".")[0] in tops})
+        _imported.update(beside)
 
 
-def _function(folder: str, place: str, name: str, wrong: type[PosteraseError]) -> tuple[Callable[..., Any], str]:
-    """The function that builds the model, and a digest of its code.
+def _lies_in(module: types.ModuleType, folder: str) -> bool:
+    """Whether a module is a file of the folder, or a package that is a folder of it."""
+    places = [getattr(module, "__file__", None), *getattr(module, "__path__", ())]
+    return any(Path(place).absolute().parent == Path(folder).absolute() for place in places if place)
+
+
+def _with_files(code: str, beside: Mapping[str, types.ModuleType]) -> str:
+    """A digest of the function's file and of those beside it, where it has imported any."""
+    files = {name: getattr(module, "__file__", None) for name, module in sorted(beside.items())}
+    lines = [f"{name} {hashlib.sha256(Path(file).read_bytes()).hexdigest()}" for name, file in files.items() if file]
+    return f"sha256:{hashlib.sha256(chr(10).join([code, *lines]).encode()).hexdigest()}" if lines else code
+
+
+def _function(
+    folder: str, place: str, name: str, wrong: type[PosteraseError]
+) -> tuple[Callable[..., Any], str, dict[str, types.ModuleType]]:
+    """The function that builds the model, a digest of its file, and what it has imported from the folder.
 
     A file in the folder is read each time, and apart from others of its name: several may share a process.
     """
+    beside: dict[str, types.ModuleType] = {}
     file = Path(folder, *place.split(".")).with_suffix(".py")
     if file.is_file():
         source = file.read_bytes()
@@ -152,7 +187,7 @@ def _function(folder: str, place: str, name: str, wrong: type[PosteraseError]) -
         module = types.ModuleType(f"{place} of {file}")  # a name that no import asks for
         module.__file__ = str(file)
         sys.modules[module.__name__] = module  # where dataclasses and others look for it
-        with _importing_from(folder):
+        with _importing_from(folder, beside):
             exec(compile(source, str(file), "exec"), module.__dict__)
     else:
         try:
@@ -166,4 +201,4 @@ def _function(folder: str, place: str, name: str, wrong: type[PosteraseError]) -
     build = getattr(module, name, None)
     if not callable(build):
         raise wrong(f"{place!r} has no function {name!r}.", "name the one that builds the model.")
-    return build, f"sha256:{digest}" if digest else "unknown"
+    return build, f"sha256:{digest}" if digest else "unknown", beside

@@ -101,10 +101,17 @@ def _extra(extra: str, names: tuple[str, ...]) -> Finding:
 
 
 def _compiler() -> Finding:
-    named = os.environ.get("CXX") or "g++"
-    found = shutil.which(named) or shutil.which("clang++")
+    from posterase.bridges.stan_programs import compiler
+
+    try:
+        command, *rest = compiler()
+    except PosteraseError as error:
+        return Finding("C++ compiler", "wrong", error.problem, error.advice)
+    found = shutil.which(command)
     if found:
-        return Finding("C++ compiler", "ok", found)
+        return Finding("C++ compiler", "ok", " ".join([found, *rest]))
+    if os.environ.get("CXX"):
+        return Finding("C++ compiler", "wrong", f"CXX is {command}, which is not there", "name another one: CXX=…")
     return Finding("C++ compiler", "missing", "Stan programs cannot be compiled", "install g++ or clang++.")
 
 
@@ -125,11 +132,11 @@ def _keys(folder: Path) -> Finding:
 def _record(url: str) -> Finding:
     from posterase.record.database import HEAD, Database
 
-    if "://" not in url and not Path(url).exists():
-        return Finding("record", "missing", f"there is no {url} here", "it is begun with the first request.")
     try:
         database = Database(url)
         try:
+            if database.files() and not database.files()[0].exists():
+                return Finding("record", "missing", f"there is no {url} here", "it is begun with the first request.")
             revision = database.revision()
         finally:
             database.close()

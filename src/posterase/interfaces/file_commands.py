@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from posterase.errors import InputFileError, OutputError
+from posterase.errors import InputFileError, OutputError, PosteraseError
 from posterase.files import check_writable, written_whole
 from posterase.interfaces.exit_status import REFUSED
 from posterase.interfaces.meshes import MeshName, is_first, mesh_of
@@ -282,9 +282,11 @@ def report(
     told = _told(verdict)
     signed = None if certificate is None else _bytes(certificate)
     found = None if assessment is None else Assessment.read(assessment)
-    samples = [] if before is None or after is None else _samples(told, before, after, refit or [])
     try:
+        samples = [] if before is None or after is None else _samples(told, before, after, refit or [])
         made = page(told, samples, certificate=signed, assessment=found, title=title)
+    except PosteraseError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError):
         raise _no_verdict(verdict) from None
     with written_whole(out) as beside:
@@ -317,14 +319,16 @@ def _bytes(path: Path) -> bytes:
 
 def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequence[Path]) -> list[Sample]:
     """Draws of files, of the parameters that all of them have in one shape: groups without rows are cut out."""
+    import xarray as xr
+
+    from posterase.bridges.arviz import opened
     from posterase.draws import Draws
     from posterase.plotting import Sample
-    from posterase.tree_files import read_tree
 
     label = "after" if told["verdict"]["accepted"] else "after (refused)"
-    trees = [read_tree(path).load() for path in (before, after, *refits)]
+    trees = [xr.DataTree.from_dict(opened(path)).load() for path in (before, after, *refits)]
     labels = ["before", label, *("refit" for _ in refits)]
-    shapes = [
+    shapes: list[set[tuple[Any, ...]]] = [
         {(str(name), *values.shape[2:]) for name, values in tree["posterior"].data_vars.items() if _real(values)}
         for tree in trees
     ]

@@ -18,7 +18,7 @@ from posterase.errors import InvalidOptionError, MissingExtraError, OutputError,
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.output import Said
+from posterase.interfaces.output import Said, print_line
 from posterase.interfaces.progress_bars import bars, shown_on
 
 SAMPLERS = ("sgld", "sghmc", "both")
@@ -74,11 +74,10 @@ def dry_run(said: Said, blocks: list[bnn.Settings], out: Path, methods: Sequence
             listed.append({"block": block.title, "stage": job.stage, "seconds": cost, "finished": done})
             table.add_row(job.stage, f"{job.gradients:,.0f}", told)
         console.print(table)
-    console.print(
+    print_line(
         f"About {_time(total)} in all on {jax.devices()[0].device_kind} ({blocks[0].chains} chains side by side; "
         f"compilation and evaluation come on top). Finished stages are kept in {out / 'stages'}: a run that is cut "
-        "goes on at the last of them.",
-        soft_wrap=True,
+        "goes on at the last of them."
     )
     said.json({"seconds": total, "stages": listed})
 
@@ -106,14 +105,14 @@ def run_blocks(
             console.print(table, "")
         failed[settings.name] = dict(block.failed)
         for method, reason in block.failed.items():
-            console.print(f"{method} gave no network: {reason}", markup=False, soft_wrap=True)
-        console.print(f"{settings.title}: {_time(time.perf_counter() - begun)}", "", soft_wrap=True)
+            print_line(f"{method} gave no network: {reason}")
+        print_line(f"{settings.title}: {_time(time.perf_counter() - begun)}")
         try:
             paths = bnn_files.write(bnn_files.read(folder), folder, bnn.case_study_images(block.problem))
         except MissingExtraError as error:
             paths = bnn_files.write(bnn_files.read(folder), folder, figures=False)
-            console.print(f"No figures: {error.problem} To get them: {error.advice}", markup=False, soft_wrap=True)
-    console.print(f"In {folder}: {', '.join(path.name for path in paths)}", soft_wrap=True)
+            print_line(f"No figures: {error.problem} To get them: {error.advice}")
+    print_line(f"In {folder}: {', '.join(path.name for path in paths)}")
     said.json({"folder": str(folder), "files": [path.name for path in paths], "failed": failed})
 
 
@@ -147,7 +146,8 @@ def _pictures(results: Sequence[bnn_tables.Result], data: Path | None) -> dict[s
 
 def _check_free(folder: Path, settings: bnn.Settings, methods: Sequence[str]) -> None:
     """Refuse a folder with results of the same block from other settings, or more of them: they would be lost."""
-    if not (folder / f"{settings.name}.json").exists():
+    target = folder / f"{settings.name}.json"
+    if not target.exists():
         return
     ours = {**dataclasses.asdict(settings), "case_study": list(settings.case_study)}
     (found,) = (each for each in bnn_files.read(folder) if bnn_tables.name_of(each) == settings.name)
@@ -155,13 +155,13 @@ def _check_free(folder: Path, settings: bnn.Settings, methods: Sequence[str]) ->
     lost = [name for name in OPTIONAL if name not in methods and name in found["methods"]]
     if lost:
         raise OutputError(
-            f"{str(folder / settings.name)!r}.json has results of {', '.join(lost)}, which would be lost.",
+            f"{str(target)!r} has results of {', '.join(lost)}, which would be lost.",
             "choose another folder: --out FOLDER.",
         )
     differ = [name for name, value in ours.items() if theirs.get(name) != value]
     if differ:
         raise OutputError(
-            f"{str(folder / settings.name)!r}.json holds results with another {', '.join(differ)}.",
+            f"{str(target)!r} holds results with another {', '.join(differ)}.",
             "choose another folder: --out FOLDER.",
         )
 

@@ -118,7 +118,7 @@ def open_project(project: Project, erased: WasErased) -> Opened:
     """Open the draws of a project, with the model that its function or bridge builds."""
     policy = policy_of(project)
     if project.model is None:
-        fit = open_stored(project.draws_path, preprocessing=project.preprocessing)
+        fit = open_stored(project.draws_path, project.row_dim, project.preprocessing)
     else:
         build = builder(project.model, project.folder, wrong=ProjectError, failed=_failed)
         fit = build(project.draws_path, erased)

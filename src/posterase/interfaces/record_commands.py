@@ -28,6 +28,9 @@ requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_arg
 keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
 
 
+CHANGE_OF_KEYS = "_keys"
+"""The name of a lock. No project can have it: names begin with a letter or a digit."""
+
 RequestId = Annotated[str, typer.Argument(help="The request's id.", metavar="ID")]
 Reason = Annotated[str, typer.Option(help="Why. The ledger keeps it: do not name the subject.")]
 
@@ -96,15 +99,22 @@ def keys_show(said: Said, folder: KeysFolder = None) -> None:
 def keys_rotate(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = None) -> None:
     """Sign with a new key from now on. What the old one signed can still be verified, with either.
 
+    The exit status is 3 where another process is changing the keys.
+
     Example: `posterase keys rotate --keys keys`
     """
     with opened_record(record, folder) as opened:
         from posterase.record.keyring import promote_staged, rotated, stage_signer
 
-        place, new = folder or keys_folder(), rotated(opened.keys)
-        stage_signer(place, new.signer)
-        opened.rotate(new.signer)
-        promote_staged(place)
+        with opened.database.locked(CHANGE_OF_KEYS) as held:
+            if held is None:
+                print_line("Another process is changing the keys.")
+                raise typer.Exit(BUSY)
+            opened.check_keys()
+            place, new = folder or keys_folder(), rotated(opened.keys)
+            stage_signer(place, new.signer)
+            opened.rotate(new.signer, held)
+            promote_staged(place)
     Console().print(f"The ledger is signed by a new key from now on:\n{new.public}", soft_wrap=True, markup=False)
     said.json({"public": str(new.public), "key": new.public.id})
 
@@ -306,16 +316,26 @@ def requests_run(
 
         span = None if due_within is None else span_of(due_within)
         ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=said.step)
+        reasons = {} if ran is None else {each.subject_request_id: _reason(opened, each) for each in ran.requests}
     said.json([] if ran is None else [_shown(each) for each in ran.requests])
     if ran is None:
         print_line(f"Another process is running {project}.")
         raise typer.Exit(BUSY)
     print_line(f"{ran}.")
     for each in ran.requests:
-        rows = f", {each.rows} row{'s' if each.rows != 1 else ''}"
-        print_line(f"  {each.subject_request_id} {each.state}{rows}{f': {each.reason}' if each.reason else ''}")
+        rows = "" if each.rows is None else f", {each.rows} row{'s' if each.rows != 1 else ''}"
+        reason = reasons[each.subject_request_id]
+        print_line(f"  {each.subject_request_id} {each.state}{rows}{f': {reason}' if reason else ''}")
     if any(each.state == "refused" for each in ran.requests):
         raise typer.Exit(REFUSED)
+
+
+def _reason(record: Record, request: Request) -> str | None:
+    """Why a request was answered as it was; of one that waits still, why the run gave it back."""
+    if request.state != "pending":
+        return request.reason
+    released = [each for each in record.history(request.subject_request_id) if each.kind == "request.released"]
+    return released[-1].body["reason"] if released else None
 
 
 @requests.command("export")

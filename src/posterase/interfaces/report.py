@@ -303,7 +303,7 @@ def _moved(samples: Sequence[Sample]) -> str:
 def _not_erased(told: Told) -> str:
     notes = [
         *told["verdict"]["notes"],
-        "backups and other copies of the draws, of their data, and of what was made of them",
+        "backups and copies of the draws, of their data and of anything computed from them",
     ]
     shown = "".join(f"<li>{html.escape(note)}</li>" for note in notes)
     return _section("What else to know, and what was not erased", f"<ul>{shown}</ul>")

@@ -6,16 +6,19 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.console import Console
 
-from posterase.errors import InvalidOptionError, MissingExtraError
+from posterase.errors import InputFileError, InvalidOptionError, MissingExtraError
 from posterase.extras import need
 from posterase.files import make_folder, written_whole
-from posterase.interfaces.output import Commands, Said
+from posterase.interfaces.output import Commands, Said, print_line
 from posterase.interfaces.progress_bars import bars, shown_on
+
+if TYPE_CHECKING:
+    from posterase.experiments.posterior_bench import Done
 
 reproduce = Commands(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
 bench = Commands(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
@@ -75,7 +78,7 @@ def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: 
         "The floor is an independent sample of the exact answer, of the same size: what chance alone leaves.\n"
         "A shift mends the means and leaves the spreads; weights mend both, as long as their diagnostics pass."
     )
-    drawn = _draw(console, lambda: figures.draw_diabetes(requests, target))
+    drawn = _draw(lambda: figures.draw_diabetes(requests, target))
     said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": drawn})
 
 
@@ -92,7 +95,7 @@ def reproduce_rungs(said: Said, out: Out = Path("posterase-rungs"), seed: Seed =
     with said.aside.status("sampling") as status:
         seen = rungs.run(seed, report=status.update)
     console.print(tables.rungs_table(seen), "")
-    drawn = _draw(console, lambda: figures.draw_rungs(seen, target))
+    drawn = _draw(lambda: figures.draw_rungs(seen, target))
     said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": drawn})
 
 
@@ -191,7 +194,7 @@ def reproduce_page(
     from posterase.interfaces import network_runs
 
     page, *others = network_runs.write_page(results, out, data)
-    Console().print(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}", soft_wrap=True)
+    print_line(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}")
     said.json({"page": str(page), "files": [str(path) for path in others]})
 
 
@@ -229,9 +232,7 @@ def bench_posteriors(
         Path | None,
         typer.Option(help="Folder with posteriordb's data/ and draws/; without it, posteriordb in $POSTERASE_DATA."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path(
-        "docs/results/posteriors.md"
-    ),
+    out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path("posteriors.md"),
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a run was cut: what it had finished is beside OUT, as JSON.")
     ] = False,
@@ -254,8 +255,7 @@ def bench_posteriors(
     from posterase.experiments.machine import machine
 
     beside_out = out.with_suffix(".json")
-    kept = json.loads(beside_out.read_text()) if resume and beside_out.exists() else []
-    finished = [posterior_bench.Done.from_dict(each) for each in kept]
+    finished = _finished(beside_out) if resume and beside_out.exists() else []
     console = Console()
     with shown_on(said.aside) as progress:
         task = progress.add_task("")
@@ -271,8 +271,20 @@ def bench_posteriors(
     with written_whole(out) as beside:
         beside.write_text("\n".join([*text, *posterior_bench.lines(done)]) + "\n")
     console.print(summary)
-    console.print(f"Table: {out}", soft_wrap=True)
+    print_line(f"Table: {out}")
     said.json({"summary": summary, "table": str(out), "results": [each.to_dict() for each in done]})
+
+
+def _finished(path: Path) -> list[Done]:
+    """What a run that was cut had finished."""
+    from posterase.experiments.posterior_bench import Done
+
+    try:
+        return [Done.from_dict(each) for each in json.loads(path.read_text())]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InputFileError(
+            f"{str(path)!r} does not hold a run that was cut.", "leave --resume out, or name another --out."
+        ) from None
 
 
 def _reproduce_gmm(
@@ -303,8 +315,8 @@ def _reproduce_gmm(
         )
     _write_json(results, {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes})
     _write_json(timings, {outcome.settings.sampler: outcome.seconds for outcome in outcomes})
-    _draw(console, lambda: figures.draw_gmm(outcomes, figure))
-    console.print(f"Results: {results}, timings apart in {timings}", soft_wrap=True)
+    _draw(lambda: figures.draw_gmm(outcomes, figure))
+    print_line(f"Results: {results}, timings apart in {timings}")
     made = {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes}
     said.json({"results": made, "files": [str(path) for path in (figure, results, timings) if path.exists()]})
 
@@ -314,12 +326,12 @@ def _write_json(path: Path, content: object) -> None:
         beside.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def _draw(console: Console, draw: Callable[[], Path]) -> str | None:
+def _draw(draw: Callable[[], Path]) -> str | None:
     """The figure's path; None where it cannot be drawn."""
     try:
         drawn = str(draw())
-        console.print(f"Figure: {drawn}", soft_wrap=True)
+        print_line(f"Figure: {drawn}")
         return drawn
     except MissingExtraError as error:
-        console.print(f"No figure: {error.problem} To get it: {error.advice}", markup=False, soft_wrap=True)
+        print_line(f"No figure: {error.problem} To get it: {error.advice}")
         return None

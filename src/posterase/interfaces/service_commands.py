@@ -67,12 +67,12 @@ def serve(
     """
     if (ssl_certificate is None) != (ssl_key is None):
         raise InvalidOptionError("HTTPS needs a certificate and its key.", "give --ssl-certificate and --ssl-key.")
-    with opened_record(record, folder):
-        pass  # what is wrong is told here, and at once
     from posterase.interfaces.service.serve import serve as run_service
     from posterase.interfaces.service.settings import Settings
     from posterase.record.times import span_of
 
+    with opened_record(record, folder):
+        pass  # what is wrong is told here, and at once
     due = "runs are ordered on the dashboard"
     if run_due_within is not None:
         span_of(run_due_within)

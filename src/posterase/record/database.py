@@ -208,6 +208,8 @@ def _told() -> Iterator[None]:
         raise RecordError(
             "the record is damaged: a row is missing.", "restore it from a backup, and verify that."
         ) from None
+    except sa.exc.TimeoutError:
+        raise RecordError("too many ask the record at once.", "try again.") from None
     except sa.exc.DBAPIError as error:
         said = str(error.orig).splitlines()[0].lower() if error.orig else ""
         name = getattr(error.orig, "sqlite_errorname", None) or getattr(error.orig, "sqlstate", None) or "no code"

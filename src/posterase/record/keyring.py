@@ -68,7 +68,7 @@ class Keys:
             return self._cipher.decrypt(data[:NONCE], data[NONCE:], about.encode()).decode()
         except InvalidTag:
             raise KeyFileError(
-                f"the subject of request {about} cannot be decrypted.", "use the pseudonyms.key that it was added with."
+                f"what is kept of {about} cannot be decrypted.", "use the pseudonyms.key that it was sealed with."
             ) from None
 
     @property

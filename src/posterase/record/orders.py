@@ -27,7 +27,7 @@ class Order:
 
     id: int
     project: str
-    within_s: int | None
+    due_within_s: int | None
     """Only requests that are due so soon; None: all."""
     actor: str
     ordered_at: str
@@ -42,7 +42,7 @@ class Order:
     @property
     def due_within(self) -> dt.timedelta | None:
         """As a span."""
-        return None if self.within_s is None else dt.timedelta(seconds=self.within_s)
+        return None if self.due_within_s is None else dt.timedelta(seconds=self.due_within_s)
 
     def ended_before(self, time: dt.datetime) -> bool:
         """Whether it was over before this time."""
@@ -61,13 +61,13 @@ def place_order(record: Record, project: str, due_within: dt.timedelta | None = 
     record.project(project)
     table, span = schema.orders.c, None if due_within is None else int(due_within.total_seconds())
     waiting = sa.select(schema.orders).where(
-        table.ended_at.is_(None), table.started_at.is_(None), table.project == project, table.within_s == span
+        table.ended_at.is_(None), table.started_at.is_(None), table.project == project, table.due_within_s == span
     )
     with record.database.writing() as connection:
         found = connection.execute(waiting).first()
         if found is None:
             now = text_of(record.clock())
-            values = {"project": project, "within_s": span, "actor": record.actor, "ordered_at": now}
+            values = {"project": project, "due_within_s": span, "actor": record.actor, "ordered_at": now}
             values |= {"attempts": 0, "failed": False, "said": WAITS}
             insert = schema.orders.insert().values(**values).returning(schema.orders)
             found = connection.execute(insert).one()

@@ -45,6 +45,8 @@ class Project:
     """Or a bridge that reads everything from the file."""
     subject: str = "subject"
     """The column that names whose a row is."""
+    row_dim: tuple[str, ...] = ()
+    """Which axis of the log-likelihoods is the rows, where a bridge finds several."""
     preprocessing: str | None = None
     """What was computed from all rows before the fit, in words; or none."""
     seed: int = 0
@@ -74,11 +76,15 @@ class Project:
             )
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
             raise ProjectError(f"seed is {self.seed!r}.", "use a whole number, not negative.")
-        for name in ("owns", "beyond"):
+        if isinstance(self.row_dim, str):
+            object.__setattr__(self, "row_dim", (self.row_dim,))
+        for name in ("row_dim", "owns", "beyond"):
             values = getattr(self, name)
             if not isinstance(values, (list, tuple)) or not all(isinstance(each, str) and each for each in values):
                 raise ProjectError(f"{name} is {values!r}.", "use a list of texts.")
             object.__setattr__(self, name, tuple(values))
+        if self.model is not None and self.row_dim:
+            raise ProjectError("row_dim is for a bridge, and there is a model.", "leave one of them out.")
         if not isinstance(self.policy, dict):
             raise ProjectError(f"policy is {self.policy!r}.", "write it as a table: [policy].")
 
@@ -90,7 +96,7 @@ class Project:
     @property
     def digest(self) -> str:
         """Of everything but where it is."""
-        return f"sha256:{hashlib.sha256(canonical(self.to_dict() | {'folder': ''})).hexdigest()}"
+        return definition_digest(self.to_dict())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -121,6 +127,11 @@ class Project:
                 f"there is no file {str(project.draws_path)!r}.", "save the draws there as netCDF: draws.save(path)."
             )
         return project
+
+
+def definition_digest(values: dict[str, Any]) -> str:
+    """Of a definition as it is stored, whatever fields projects have got since; where it is does not count."""
+    return f"sha256:{hashlib.sha256(canonical(values | {'folder': ''})).hexdigest()}"
 
 
 def _texts(project: Project, *names: str, optional: bool = False) -> None:

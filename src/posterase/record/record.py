@@ -239,7 +239,7 @@ class Record:
                 change.connection.execute(schema.projects.insert().values(definition=definition, **values))
                 change.append("project.registered", {**body, "version": 1}, project=project.name)
                 return
-            if found.definition == definition and not (refitted or returned):
+            if definition_of(found.definition) == project and not (refitted or returned):
                 return
             self._idle(change, project.name)
             changed: dict[str, Any] = {"version": found.version + 1, "definition": definition}
@@ -365,11 +365,11 @@ class Record:
         if mentions(reason, self.keys.unsealed(row.sealed, row.id)):
             raise RequestError("the reason names the subject, and the ledger keeps it.", "say it without the name.")
 
-    def rotate(self, signer: Signer) -> None:
+    def rotate(self, signer: Signer, begin: Begin | None = None) -> None:
         """Sign with another key from now on: an entry says so, and both keys sign the checkpoint after it."""
         if signer.name != self.origin:
             raise KeyFileError(f"the new key is for {signer.name!r}.", f"make one for {self.origin!r}.")
-        with self.change() as change:
+        with self.change(begin) as change:
             old, change.keys = self.keys, dataclasses.replace(self.keys, signer=signer)
             body = {"old": str(old.public), "new": str(signer.public)}
             change.append("key.rotated", body, also=(old.signer,))

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from posterase.errors import LedgerError
 from posterase.record import schema
 from posterase.record.ledger import Entry
-from posterase.record.project import Project
+from posterase.record.project import Project, definition_digest
 
 STATES = {
     "request.received": "pending",
@@ -106,10 +106,11 @@ def _check_requests(connection: sa.Connection, expected: dict[str, dict[str, Any
 def _check_projects(connection: sa.Connection, expected: dict[str, dict[str, Any]]) -> None:
     for row in connection.execute(sa.select(schema.projects)):
         try:
-            project = Project.from_dict(json.loads(row.definition))
+            stored = json.loads(row.definition)
+            project = Project.from_dict(stored)
         except (ValueError, TypeError, AttributeError):
             raise _differs(f"project {row.name!r}", "its definition cannot be read") from None
-        said = {**row._mapping, "definition": project.digest, "folder": folder_digest(project)}
+        said = {**row._mapping, "definition": definition_digest(stored), "folder": folder_digest(project)}
         _compare(f"project {row.name!r}", said, expected.pop(row.name, {}), OF_PROJECTS)
     for missing in expected:
         raise _differs(f"project {missing!r}", "it is in the ledger and not in the table")

@@ -45,7 +45,7 @@ from posterase.record.canonical import canonical
 from posterase.record.certificate import NOTHING_HELD, issue
 from posterase.record.database import Begin
 from posterase.record.privacy import report_told, told
-from posterase.record.project import Project
+from posterase.record.project import Project, definition_digest
 from posterase.record.purge import delete, digest_of, others, owned, sync
 from posterase.record.record import Change, Record, definition_of
 from posterase.record.requests import Request
@@ -249,6 +249,8 @@ def _recover(record: Record, project: Project, begin: Begin) -> int:
 class _Claim:
     run: str
     project: Project
+    definition: str
+    """The digest of the project's definition, as it is stored."""
     started_at: str
     subjects: dict[str, str]
     """Of each request, in the order of their dates."""
@@ -280,6 +282,7 @@ def _claim(record: Record, project: str, begin: Begin, due_within: dt.timedelta 
         return _Claim(
             name,
             definition_of(known.definition),
+            definition_digest(json.loads(known.definition)),
             change.now,
             {row.id: record.keys.unsealed(row.sealed, row.id) for row in rows},
             known.runs,
@@ -317,7 +320,7 @@ def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, repo
             "started_at": claim.started_at,
             "actor": record.actor,
         },
-        "project": {"name": project.name, "version": claim.version, "definition": project.digest},
+        "project": {"name": project.name, "version": claim.version, "definition": claim.definition},
         "answers": {each: _answer(record, union, each, subjects) for each in claim.subjects},
         "swap": swap,
         "spent": claim.spent if attempt is None else attempt.spent,

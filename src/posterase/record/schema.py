@@ -111,7 +111,7 @@ orders = sa.Table(
     metadata,
     sa.Column("id", sa.Integer, primary_key=True),
     sa.Column("project", sa.String(64), sa.ForeignKey("projects.name"), nullable=False),
-    sa.Column("within_s", sa.BigInteger, comment="Only requests that are due so soon; null: all."),
+    sa.Column("due_within_s", sa.BigInteger, comment="Only requests that are due so soon; null: all."),
     sa.Column("actor", sa.Text, nullable=False),
     sa.Column("ordered_at", TIME, nullable=False),
     sa.Column("started_at", TIME),

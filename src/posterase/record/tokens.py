@@ -62,10 +62,10 @@ def make_token(
     if unknown or not roles:
         problem = f"there is no role {unknown[0]!r}." if unknown else "the token has no role."
         raise RequestError(problem, f"use {', '.join(ROLES)}.")
-    if name in RESERVED or any(each.name == name for each in tokens(record) if each.valid(record.clock())):
-        raise RequestError(f"there is a token of {name!r}.", "choose another name, or revoke that one first.")
     known = tuple(role for role in ROLES if role in roles)
     with record.change() as change:
+        if name in RESERVED or any(each.name == name for each in _all(change.connection) if each.valid(change.time)):
+            raise RequestError(f"there is a token of {name!r}.", "choose another name, or revoke that one first.")
         expires = None if expires_in is None else text_of(change.time + expires_in)
         made = Token(secrets.token_hex(8), name, known, change.now, expires)
         secret = f"posterase_{made.id}_{secrets.token_urlsafe(32)}"
@@ -85,16 +85,17 @@ def revoke_token(record: Record, name: str) -> Token:
         raise WrongStateError(f"token {name!r} was revoked {token.revoked_at}.", "there is nothing to do.")
     with record.change() as change:
         mine = schema.tokens.c.id == token.id, schema.tokens.c.revoked_at.is_(None)
-        change.connection.execute(schema.tokens.update().where(*mine).values(revoked_at=change.now))
+        changed = change.connection.execute(schema.tokens.update().where(*mine).values(revoked_at=change.now))
+        if changed.rowcount != 1:
+            raise WrongStateError(f"token {name!r} was revoked just now.", "there is nothing to do.")
         change.append("token.revoked", {"id": token.id})
         return dataclasses.replace(token, revoked_at=change.now)
 
 
 def tokens(record: Record) -> list[Token]:
     """All of them, the oldest first."""
-    query = sa.select(schema.tokens).order_by(schema.tokens.c.made_at, schema.tokens.c.id)
     with record.database.reading() as connection:
-        return [_token(row) for row in connection.execute(query)]
+        return _all(connection)
 
 
 def token_of(record: Record, secret: str) -> Token | None:
@@ -126,6 +127,11 @@ def has_ended(record: Record, session: str) -> bool:
     table = schema.ended_sessions.c
     with record.database.reading() as connection:
         return connection.scalar(sa.select(table.id).where(table.id == session)) is not None
+
+
+def _all(connection: sa.Connection) -> list[Token]:
+    query = sa.select(schema.tokens).order_by(schema.tokens.c.made_at, schema.tokens.c.id)
+    return [_token(row) for row in connection.execute(query)]
 
 
 def _row(record: Record, identity: str) -> Any:

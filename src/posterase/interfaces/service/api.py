@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Annotated, Any
 from urllib.parse import quote
 
+from anyio import CapacityLimiter
 from fastapi import APIRouter, Depends, Path, Query, Request, Response, Security
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from posterase.errors import LedgerError
 from posterase.interfaces.service.guards import Caller
@@ -252,7 +255,21 @@ async def ledger(keeper: Kept, caller: Auditor) -> StreamingResponse:
     """The ledger, whole and signed, for `posterase verify`."""
     headers = {"Content-Disposition": 'attachment; filename="ledger.jsonl"'}
     record = await keeper.with_fresh_keys()
-    return StreamingResponse(record.ledger_lines(), media_type="application/jsonl", headers=headers)
+    return _Export(keeper.exporting, record.ledger_lines(), headers)
+
+
+class _Export(StreamingResponse):
+    """Lines that wait for their turn, and give their connection back when their reader has gone."""
+
+    def __init__(self, turns: CapacityLimiter, lines: Generator[bytes], headers: Mapping[str, str]):
+        super().__init__(lines, media_type="application/jsonl", headers=headers)
+        self.turns, self.lines = turns, lines
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send them, among few others."""
+        async with self.turns:
+            with contextlib.closing(self.lines):
+                await super().__call__(scope, receive, send)
 
 
 @router.get("/ledger/checkpoint", response_class=PlainTextResponse)

@@ -91,7 +91,7 @@ class SafeHeaders:
         except Exception as error:
             if scope["type"] != "http" or begun:
                 raise
-            log.error("%s %s ended in %s", scope["method"], scope["path"], place_of(error))
+            log.error("%s %r ended in %s", scope["method"], scope["path"], place_of(error))
             await problem(500, "something went wrong here.", "the service's log says where.")(scope, receive, sent)
 
 
@@ -228,7 +228,10 @@ def _form_refused(why: str) -> HTMLResponse:
 def _own(headers: Headers) -> bool:
     """Whether a form was sent by a page of ours: browsers say where it was."""
     origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+    try:
+        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+            return False
+    except ValueError:  # it is no URL
         return False
     return headers.get("sec-fetch-site", "same-origin") in ("same-origin", "none")
 

@@ -16,8 +16,9 @@ from posterase.record.record import Record
 
 T = TypeVar("T")
 
-READERS, WRITERS = 8, 1
-"""Threads. Writers wait for each other in the database anyway, where they would keep readers from their turn."""
+READERS, WRITERS, EXPORTS = 8, 1, 2
+"""Threads; and exports, which hold a connection each for as long as their readers take. Writers wait for each other in
+the database anyway, where they would keep readers from their turn."""
 
 
 class Keeper:
@@ -27,6 +28,7 @@ class Keeper:
         self.folder = folder
         self._record = open_record(url, folder, actor="the service")
         self._reading, self._writing, self._verifying = map(CapacityLimiter, (READERS, WRITERS, 1))
+        self.exporting = CapacityLimiter(EXPORTS)
 
     @property
     def record(self) -> Record:

@@ -39,7 +39,9 @@ def upgrade() -> None:
         "orders",
         sa.Column("id", sa.Integer(), nullable=False),
         sa.Column("project", sa.String(length=64), nullable=False),
-        sa.Column("within_s", sa.BigInteger(), nullable=True, comment="Only requests that are due so soon; null: all."),
+        sa.Column(
+            "due_within_s", sa.BigInteger(), nullable=True, comment="Only requests that are due so soon; null: all."
+        ),
         sa.Column("actor", sa.Text(), nullable=False),
         sa.Column("ordered_at", sa.String(length=20), nullable=False),
         sa.Column("started_at", sa.String(length=20), nullable=True),
