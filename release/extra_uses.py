@@ -171,7 +171,7 @@ def record() -> str:
     Path("readings.toml").write_text(project)
     command("keys", "new", "example.org/erasures", "--keys", "keys")
     os.environ["POSTERASE_KEYS"] = "keys"
-    command("requests", "project", "readings.toml")
+    command("requests", "register", "readings.toml")
     added = json.loads(command("requests", "add", "readings", "3", "--regulation", "gdpr", "--json"))
     identity = str(added["subject_request_id"])
     command("requests", "run", "readings")

@@ -225,7 +225,7 @@ def environment(folder):
 
 def started(folder):
     posterase(folder, "keys", "new", "example.org/erasures")
-    posterase(folder, "requests", "project", "visits/project.toml")
+    posterase(folder, "requests", "register", "visits/project.toml")
     secret = json.loads(posterase(folder, "tokens", "new", "desk", "--role", "operate", "--json"))["token"]
     words = command("serve", "--port", "0", "--json")
     server = subprocess.Popen(words, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True)

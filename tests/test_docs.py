@@ -141,7 +141,7 @@ README = [
 """In their order."""
 
 IN_TEXT = [
-    "posterase requests project visits.toml --returned",
+    "posterase requests register visits.toml --returned",
     "posterase data list",
     "posterase data where",
     "posterase data check",
@@ -235,12 +235,12 @@ def test_the_commands_of_data(tmp_path):
 ID = "7c9e6679-7425-40de-944b-e07fc1f90ae7"
 
 PREPARED = {
-    "requests project": ["export POSTERASE_KEYS=keys"],
+    "requests register": ["export POSTERASE_KEYS=keys"],
     "requests extend": [f"posterase requests add radon AITKIN --regulation gdpr --id {ID}"],
     "requests show": ["posterase requests run radon"],
     "requests cancel": [
         "export POSTERASE_RECORD=other.db",
-        "posterase requests project radon.toml --refitted",
+        "posterase requests register radon.toml --refitted",
         f"posterase requests add radon LAKE --regulation gdpr --id {ID}",
     ],
     "requests export": ["unset POSTERASE_RECORD"],
@@ -250,7 +250,7 @@ PREPARED = {
 """What an example takes for granted."""
 
 IN_ORDER = [
-    *("keys new", "requests project", "requests add", "requests list", "requests extend", "requests run"),
+    *("keys new", "requests register", "requests add", "requests list", "requests extend", "requests run"),
     *("requests show", "requests cancel", "requests export", "verify", "keys show", "keys rotate", "tokens new"),
     *("tokens list", "tokens revoke", "erase", "assess", "report", "doctor", "data list", "data where", "data check"),
     *("reproduce fashion-mnist", "reproduce cifar10", "reproduce page", "reproduce diabetes", "reproduce rungs"),

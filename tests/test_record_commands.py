@@ -84,7 +84,7 @@ def call(*words, status=0, given=None):
 
 def begin():
     call("keys", "new", "example.org/erasures")
-    return call("requests", "project", "visits/project.toml")
+    return call("requests", "register", "visits/project.toml")
 
 
 def hand_in(subject, *more):
@@ -179,7 +179,7 @@ def test_a_model_built_by_a_function(here):
     hand_in("3")
     assert "0 rows" in call("requests", "run", "visits")
     (here / "visits" / "project.toml").write_text(PROJECT.replace("300", "200"))
-    assert "96 rows" in call("requests", "project", "visits/project.toml")
+    assert "96 rows" in call("requests", "register", "visits/project.toml")
 
 
 def test_people_who_were_erased_do_not_come_back_by_themselves(here):
@@ -193,8 +193,8 @@ def test_people_who_were_erased_do_not_come_back_by_themselves(here):
     with pytest.raises(ProjectError, match="1 of the subjects in the data were erased before"):
         call("requests", "run", "visits")
     with pytest.raises(ProjectError, match="erased before"):
-        call("requests", "project", "visits/project.toml", "--refitted")
-    assert "100 rows" in call("requests", "project", "visits/project.toml", "--refitted", "--returned")
+        call("requests", "register", "visits/project.toml", "--refitted")
+    assert "100 rows" in call("requests", "register", "visits/project.toml", "--refitted", "--returned")
     assert "1 completed" in call("requests", "run", "visits")
 
 
@@ -212,7 +212,7 @@ def test_an_error_of_the_model_is_told_by_its_kind_and_line(here):
     ]:
         file.write_text(text)
         with pytest.raises(ProjectError, match=says) as raised:
-            begin() if not (here / "keys").exists() else call("requests", "project", "visits/project.toml")
+            begin() if not (here / "keys").exists() else call("requests", "register", "visits/project.toml")
         assert "17.25" not in repr([raised.value, raised.value.__cause__, raised.value.__context__])
 
 
@@ -281,7 +281,7 @@ def test_what_is_wrong_is_said_before_anything_is_done(here):
     ]:
         project.write_text(text)
         with pytest.raises(ProjectError, match=says):
-            call("requests", "project", project)
+            call("requests", "register", project)
     for words in (
         ["list", "--state", "done"],
         ["list", "--due-within", "soon"],
@@ -368,6 +368,6 @@ def test_a_project_says_which_axis_is_the_rows(here):
     call("keys", "new", "example.org/erasures")
     project = here / "visits" / "project.toml"
     with pytest.raises(PosteraseError, match="say which of them is the rows"):
-        call("requests", "project", project)
+        call("requests", "register", project)
     project.write_text(project.read_text() + 'row_dim = "visit"\n')
-    assert "100 rows, subjects in 'person'" in call("requests", "project", project)
+    assert "100 rows, subjects in 'person'" in call("requests", "register", project)

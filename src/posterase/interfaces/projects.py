@@ -136,7 +136,7 @@ def open_project(project: Project, erased: WasErased) -> Opened:
         raise ProjectError(
             f"{again} of the subjects in the data were erased before.",
             "leave their rows out: build(draws, erased), and at the source. Where they came back of their own will: "
-            "posterase requests project FILE --returned.",
+            "posterase requests register FILE --returned.",
         )
     facts = Facts(data_digest(model, draws), code, versions(), hardware(), ASSUMPTIONS)
     return Opened(project, model, draws, table, policy, facts)

@@ -122,8 +122,8 @@ def keys_rotate(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFold
 # --- requests
 
 
-@requests.command("project")
-def requests_project(
+@requests.command("register")
+def requests_register(
     said: Said,
     file: Annotated[Path, typer.Argument(help="The project's TOML file.")],
     refitted: Annotated[
@@ -137,7 +137,7 @@ def requests_project(
 ) -> None:
     """Register a project, or what has changed of it: its draws, model, column of subjects and policy.
 
-    Example: `posterase requests project radon.toml`
+    Example: `posterase requests register radon.toml`
     """
     with opened_record(record, folder) as opened:
         from posterase.interfaces.projects import open_project, policy_of

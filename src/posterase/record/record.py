@@ -290,7 +290,7 @@ class Record:
         with self.change() as change:
             if self._definition(change.connection, project) is None:
                 raise NotFoundError(
-                    f"there is no project {project!r}.", "register it: posterase requests project FILE."
+                    f"there is no project {project!r}.", "register it: posterase requests register FILE."
                 )
             before = change.connection.execute(
                 sa.select(schema.requests).where(schema.requests.c.id == identity)
@@ -455,7 +455,7 @@ class Record:
         with self.database.reading() as connection:
             found = self._definition(connection, name)
         if found is None:
-            raise NotFoundError(f"there is no project {name!r}.", "register it: posterase requests project FILE.")
+            raise NotFoundError(f"there is no project {name!r}.", "register it: posterase requests register FILE.")
         return found
 
     @staticmethod

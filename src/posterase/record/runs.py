@@ -351,7 +351,7 @@ def _known_draws(claim: _Claim) -> str:
     if claim.draws is not None and claim.draws != found:
         raise ProjectError(
             f"the draws of {project.name!r} are not those that the last run left.",
-            "restore them; or, where the model was fitted anew, say so: posterase requests project FILE --refitted.",
+            "restore them; or, where the model was fitted anew, say so: posterase requests register FILE --refitted.",
         )
     return found
 
