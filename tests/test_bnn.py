@@ -234,7 +234,7 @@ def test_what_cannot_be_run_is_refused_at_once():
 def test_results_of_other_settings_are_not_overwritten(ran, tmp_path):
     bnn_files.write_block(ran[2], tmp_path)
     other = dataclasses.replace(TINY, seed=5)
-    with pytest.raises(OutputError, match="another seed"):
+    with pytest.raises(OutputError, match=r"\.json' holds results with another seed"):
         network_runs.run_blocks(Said(False, False), [other], tmp_path, None)
 
 
