@@ -9,9 +9,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.harness import Ratio
+from benchmarks.harness import Ratio, write_whole
 from posterase.experiments.machine import machine
-from posterase.files import written_whole
 
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
@@ -33,8 +32,7 @@ def main(names: list[str], target: Path | None, sizes: Sequence[int] = ()) -> No
             print(ratio, flush=True)
             ratios.append(ratio._asdict() if isinstance(ratio, Ratio) else ratio)
             if target is not None:
-                with written_whole(target) as beside:
-                    beside.write_text(json.dumps({"machine": machine(), "ratios": ratios}, indent=1) + "\n")
+                write_whole(target, json.dumps({"machine": machine(), "ratios": ratios}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

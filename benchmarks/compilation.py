@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Ratio, write
+from benchmarks.harness import Ratio, write_whole
 from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
 
@@ -158,9 +158,9 @@ def run() -> Iterator[Ratio]:
     second = ", ".join(f"{call} {figures[call]['without']['second']:.2g} s" for call in CALLS)
     said = f"Imports take {imports:.1f} s more, whatever was kept. A second call, everything compiled: {second}."
     intro = f"# Time to the first answer\n\nFrom `python -m benchmarks compilation`: {machine()}.\n\n{__doc__}"
-    write(RESULTS / "compilation.md", "\n".join([intro, said, "", *lines]) + "\n")
+    write_whole(RESULTS / "compilation.md", "\n".join([intro, said, "", *lines]) + "\n")
     kept = {"machine": machine(), "repeats": REPEATS, "calls": figures}
-    write(RESULTS / "compilation.json", json.dumps(kept, indent=1) + "\n")
+    write_whole(RESULTS / "compilation.json", json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

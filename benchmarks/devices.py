@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.harness import Ratio, once
+from benchmarks.harness import Ratio, once, write_whole
 from posterase.devices import COORDINATOR, PROCESS, PROCESSES
 from posterase.experiments.machine import machine
-from posterase.files import written_whole
 
 ROWS, PARAMETERS, DRAWS, CHAINS, REMOVED, STEPS = 200_000, 20, 1000, 64, 100, 400
 COUNTS = (1, 2, 4, 8)
@@ -182,5 +181,4 @@ def write(points: list[Point]) -> None:
         lines.append("\nIn brackets: more devices than cores.")
     RESULTS.mkdir(parents=True, exist_ok=True)
     for name, text in (("devices.md", "\n".join(lines) + "\n"), ("devices.json", json.dumps(kept, indent=1) + "\n")):
-        with written_whole(RESULTS / name) as beside:
-            beside.write_text(text)
+        write_whole(RESULTS / name, text)

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 import posterase as pe
-from benchmarks.harness import compare, write
+from benchmarks.harness import compare, write_whole
 from benchmarks.problems import breast_cancer
 from posterase.assess import forget_sets, klom, logit_margin, nearest_neighbour_kl, u_lira, worlds
 from posterase.experiments.machine import machine
@@ -215,4 +215,4 @@ def run() -> Iterator[str]:
     third = "## Speed\n\n" + "\n".join(f"- {ratio}" for ratio in ratios)
     removed = f"Numbers of removed rows tried: {', '.join(map(str, REMOVED))}."
     text = [intro, removed, "", *table, "", false, "", second, "", *attacks, "", third]
-    write(TARGET, "\n".join(text) + "\n")
+    write_whole(TARGET, "\n".join(text) + "\n")

@@ -41,7 +41,7 @@ def compare(what: str, first: Callable[[], Any], second: Callable[[], Any], repe
     return Ratio(what, first_s, second_s)
 
 
-def write(target: Path, text: str) -> None:
+def write_whole(target: Path, text: str) -> None:
     """A page or JSON, whole or not at all."""
     with written_whole(target) as beside:
         beside.write_text(text)

@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 import posterase as pe
-from benchmarks.harness import write
+from benchmarks.harness import write_whole
 from benchmarks.problems import PROBLEMS, Problem
 from posterase.assess import moment_errors, timed, two_sample
 from posterase.experiments.machine import machine
@@ -141,5 +141,5 @@ def run() -> Iterator[str]:
             yield lines[-1]
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     intro = f"# The ladder against refits\n\nFrom `python -m benchmarks ladder`: {machine()}.\n\n{__doc__}"
-    write(TARGET, "\n".join([intro, summary(rows), "", *lines]) + "\n")
+    write_whole(TARGET, "\n".join([intro, summary(rows), "", *lines]) + "\n")
     yield summary(rows)

@@ -23,7 +23,7 @@ from typing import Any
 import jax
 
 import posterase as pe
-from benchmarks.harness import once
+from benchmarks.harness import once, write_whole
 from benchmarks.memory import status
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
@@ -200,8 +200,6 @@ def write(found: dict[int, dict[str, Any]], stem: str) -> list[str]:
         f"# Parameters\n\nFrom `python -m benchmarks parameters`: {machine()}.\n\n{__doc__}\n"
         f"![Memory and steps of conjugate gradients against parameters](../figures/{stem}.svg)\n\n"
     )
-    with written_whole(DOCS / "results" / f"{stem}.md") as beside:
-        beside.write_text(text + "\n".join(lines) + "\n")
-    with written_whole(DOCS / "results" / f"{stem}.json") as beside:
-        beside.write_text(json.dumps({"machine": machine(), "sizes": found}, indent=1) + "\n")
+    write_whole(DOCS / "results" / f"{stem}.md", text + "\n".join(lines) + "\n")
+    write_whole(DOCS / "results" / f"{stem}.json", json.dumps({"machine": machine(), "sizes": found}, indent=1) + "\n")
     return lines

@@ -38,7 +38,7 @@ import xarray as xr
 from jaxtyping import Float, PyTree
 
 import posterase as pe
-from benchmarks.harness import write
+from benchmarks.harness import write_whole
 from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
 from benchmarks.problems import CHAINS, Problem, breast_cancer, radon_hierarchy
 from posterase.assess import moment_errors, two_sample
@@ -100,9 +100,9 @@ def run() -> Iterator[str]:
                 rows.append(row)
                 yield line(row)
     said = f"Log densities of the peers' models and ours are at most {max(agreed):.0e} nats apart."
-    write(ROOT / "results" / "peers.md", page(rows, said))
+    write_whole(ROOT / "results" / "peers.md", page(rows, said))
     kept = {"machine": machine(), "rows": [dataclasses.asdict(row) for row in rows]}
-    write(ROOT / "results" / "peers.json", json.dumps(kept, indent=1) + "\n")
+    write_whole(ROOT / "results" / "peers.json", json.dumps(kept, indent=1) + "\n")
     plot(rows, ROOT / "figures" / "peers.svg")
     yield said
 

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import posterase as pe
-from benchmarks.harness import once
+from benchmarks.harness import once, write_whole
 from benchmarks.memory import status
 from posterase.experiments.machine import machine
 from posterase.files import written_whole
@@ -181,8 +181,7 @@ class Curve(NamedTuple):
         (DOCS / "results").mkdir(parents=True, exist_ok=True)
         (DOCS / "figures").mkdir(parents=True, exist_ok=True)
         kept = {"machine": machine(), "command": self.command, "points": [point._asdict() for point in points]}
-        with written_whole(DOCS / "results" / f"{self.stem}.json") as beside:
-            beside.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
+        write_whole(DOCS / "results" / f"{self.stem}.json", json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
         text = [
             f"# {self.title}{'' if jax.default_backend() == 'cpu' else ', on a GPU'}\n",
             f"From `{self.command}`: {machine()}.\n",
@@ -192,8 +191,7 @@ class Curve(NamedTuple):
             f"![{self.title}](../figures/{self.stem}.svg)\n",
             *self.table(points),
         ]
-        with written_whole(DOCS / "results" / f"{self.stem}.md") as beside:
-            beside.write_text("\n".join(text) + "\n")
+        write_whole(DOCS / "results" / f"{self.stem}.md", "\n".join(text) + "\n")
         self.plot(points)
 
     def table(self, points: Sequence[Point]) -> list[str]:

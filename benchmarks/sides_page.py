@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.harness import write
+from benchmarks.harness import write_whole
 from benchmarks.peers import Row
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -53,9 +53,9 @@ def at_the_floor(row: Row, floor: list[Row]) -> bool:
 
 
 def keep(found: Found, about: str) -> None:
-    write(RESULTS / "sides.json", json.dumps(as_json(found), indent=1) + "\n")
-    write(RESULTS / "sides.md", page(found, about))
-    write(PAGE, filled(PAGE.read_text(), blocks(found)))
+    write_whole(RESULTS / "sides.json", json.dumps(as_json(found), indent=1) + "\n")
+    write_whole(RESULTS / "sides.md", page(found, about))
+    write_whole(PAGE, filled(PAGE.read_text(), blocks(found)))
 
 
 def as_json(found: Found) -> dict[str, Any]:

@@ -16,9 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import posterase as pe
-from benchmarks.harness import Ratio, once
+from benchmarks.harness import Ratio, once, write_whole
 from posterase.experiments.machine import machine
-from posterase.files import written_whole
 
 ROWS, COLUMNS, PARAMETERS, DRAWS, REMOVED = 1_000_000, 64, 4, 256, 100
 SMALL = 20_000
@@ -150,8 +149,7 @@ def run() -> Iterator[str | Ratio]:
         ("stream.json", json.dumps(record, indent=1) + "\n"),
         ("stream.md", page(record, memory, medians)),
     ):
-        with written_whole(RESULTS / name) as beside:
-            beside.write_text(text)
+        write_whole(RESULTS / name, text)
 
 
 def page(record: dict[str, Any], memory: float, medians: dict[str, float]) -> str:
