@@ -197,7 +197,7 @@ def write(found: dict[int, dict[str, Any]], stem: str) -> list[str]:
     lines = list(tables(found))
     draw(found, DOCS / "figures" / f"{stem}.svg")
     text = (
-        f"# Parameters\n\nFrom `python -m benchmarks parameters`: {machine()}.\n\n{__doc__}\n"
+        f"# {'Parameters' if stem == 'parameters' else 'Parameters, on a GPU'}\n\nFrom `python -m benchmarks parameters`: {machine()}.\n\n{__doc__}\n"
         f"![Memory and steps of conjugate gradients against parameters](../figures/{stem}.svg)\n\n"
     )
     write_whole(DOCS / "results" / f"{stem}.md", text + "\n".join(lines) + "\n")
