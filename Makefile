@@ -38,8 +38,11 @@ demo: install
 	$(BIN)/posterase demo
 
 # Compiling, not computing, is what fast tests wait for; test-all compiles as users do.
+QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
+	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+
 test: install
-	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -m "not slow and not gpu"
+	$(QUICK) $(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-all: install
 	$(BIN)/python -m pytest --record tests/last_full_run.json

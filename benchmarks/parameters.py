@@ -196,8 +196,9 @@ def write(found: dict[int, dict[str, Any]], stem: str) -> list[str]:
     """The page, its figure and its numbers; the lines of the page's tables."""
     lines = list(tables(found))
     draw(found, DOCS / "figures" / f"{stem}.svg")
+    title = "Parameters" if stem == "parameters" else "Parameters, on a GPU"
     text = (
-        f"# {'Parameters' if stem == 'parameters' else 'Parameters, on a GPU'}\n\nFrom `python -m benchmarks parameters`: {machine()}.\n\n{__doc__}\n"
+        f"# {title}\n\nFrom `python -m benchmarks parameters`: {machine()}.\n\n{__doc__}\n"
         f"![Memory and steps of conjugate gradients against parameters](../figures/{stem}.svg)\n\n"
     )
     write_whole(DOCS / "results" / f"{stem}.md", text + "\n".join(lines) + "\n")

@@ -81,6 +81,12 @@ def assessed(draws, which, **options):
     return pe.assess.assess(MODEL, draws["before"], after, **given)
 
 
+@pytest.fixture(scope="module")
+def exact_table(draws):
+    """An exact erasure, assessed with everything that there is."""
+    return assessed(draws, "exact")
+
+
 SEES = [
     "log-likelihood of removed rows",
     "log-likelihood of a kept row",
@@ -100,11 +106,10 @@ SEES = [
 ones hardly matter to, and spreads, which removing a tenth of the rows changes by a twentieth."""
 
 
-def test_exact_erasures_are_at_the_floor(draws):
+def test_exact_erasures_are_at_the_floor(exact_table):
     """False alarm 1 % over the whole table."""
-    found = assessed(draws, "exact")
-    assert found.off == []
-    assert set(SEES) <= set(found.at_the_floor)
+    assert exact_table.off == []
+    assert set(SEES) <= set(exact_table.at_the_floor)
 
 
 @pytest.mark.parametrize("broken", ["nothing", "twice"])
@@ -135,13 +140,13 @@ def test_an_erasure_of_the_ladder(draws):
     assert found.attrs["removed_rows"] == 25
 
 
-def test_a_shift_is_assessed_with_the_density_of_its_draws(draws):
+def test_a_shift_is_assessed_with_the_density_of_its_draws(draws, exact_table):
     """Jeffreys of the shifted draws, whose density is known, is judged; PAC-Bayes has the change of the bound."""
     shifted = pe.InfluenceShift()(0, MODEL, draws["before"], MODEL.removal(GONE))
     found = assessed(draws, shifted)
     assert "told" not in found.verdicts["Jeffreys ε (nats)"]
     assert float(found["metrics"]["erased"].sel(metric="PAC-Bayes bound, change")) >= 0
-    assert "PAC-Bayes bound, change" in assessed(draws, "exact")["left_out"]["metric"].values  # no shift
+    assert "PAC-Bayes bound, change" in exact_table["left_out"]["metric"].values  # no shift
 
 
 @pytest.mark.statistical
@@ -187,8 +192,8 @@ def test_the_pac_bayes_bound_where_the_evidence_is_known(eraser):
     assert "without looking at their values" in str(made["note"].values)
 
 
-def test_it_is_a_tree_that_prints_as_a_table(draws, tmp_path):
-    found = assessed(draws, "exact")
+def test_it_is_a_tree_that_prints_as_a_table(exact_table, tmp_path):
+    found = exact_table
     assert isinstance(found, xr.DataTree)
     text = str(found)
     header = next(line for line in text.splitlines() if line.startswith("metric"))
