@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from posterase.errors import ClockError, KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
-from posterase.record import schema
+from posterase.record import opening, schema
 from posterase.record.canonical import canonical
 from posterase.record.keyring import (
     Keys,
@@ -31,6 +31,7 @@ from posterase.record.keyring import (
     staged_keys,
 )
 from posterase.record.ledger import verify
+from posterase.record.opening import open_record
 from posterase.record.privacy import WITHHELD, mentions, told, written
 from posterase.record.project import Project, definition_digest
 from posterase.record.record import Record
@@ -461,9 +462,49 @@ def test_a_change_of_keys_that_was_cut_off_goes_on(tmp_path):
         Record.open(url, load_keys(tmp_path / "keys"), actor="a")
     staged = staged_keys(tmp_path / "keys", keys)
     Record.open(url, staged, actor="a").close()
-    promote_staged(tmp_path / "keys")
+    promote_staged(tmp_path / "keys", staged)
     assert load_keys(tmp_path / "keys").public == new.public == load_public_key(tmp_path / "keys" / "public.key")
     assert staged_keys(tmp_path / "keys", keys) is None
+
+
+def test_whoever_opens_the_record_may_end_a_change_of_keys(tmp_path):
+    """Between the ledger hearing of the new key and the file taking its place; the next change may have begun."""
+    folder, url = tmp_path / "keys", f"sqlite:///{tmp_path / 'record.db'}"
+    keys = new_keys(folder, NAME)
+    record = Record.open(url, keys, actor="a")
+    new = rotated(keys)
+    stage_signer(folder, new.signer)
+    record.rotate(new.signer)
+    open_record(url, folder, actor="b").close()
+    promote_staged(folder, new)
+    assert load_keys(folder).public == new.public == load_public_key(folder / "public.key")
+    next_of_all = rotated(new)
+    stage_signer(folder, next_of_all.signer)
+    promote_staged(folder, new)
+    assert load_keys(folder).public == new.public
+    assert staged_keys(folder, new).public == next_of_all.public
+    record.close()
+
+
+def test_a_record_is_opened_with_keys_that_another_process_has_just_changed(tmp_path, monkeypatch):
+    folder, url = tmp_path / "keys", f"sqlite:///{tmp_path / 'record.db'}"
+    keys = new_keys(folder, NAME)
+    record = Record.open(url, keys, actor="a")
+    new = rotated(keys)
+    stage_signer(folder, new.signer)
+    record.rotate(new.signer)
+    record.close()
+    read = iter([keys])
+
+    def slowly(place):
+        """The old keys, by the time the new ones are in place."""
+        promote_staged(place, new)
+        return next(read, None) or load_keys(place)
+
+    monkeypatch.setattr(opening, "load_keys", slowly)
+    opened = open_record(url, folder, actor="b")
+    assert opened.keys.public == new.public
+    opened.close()
 
 
 # --- privacy

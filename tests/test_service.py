@@ -541,7 +541,7 @@ def rotate(record, folder):
     new = rotated(record.keys)
     stage_signer(folder / "keys", new.signer)
     record.rotate(new.signer)
-    promote_staged(folder / "keys")
+    promote_staged(folder / "keys", new)
 
 
 def test_a_database_that_is_away_is_told(url, folder, secrets, monkeypatch):

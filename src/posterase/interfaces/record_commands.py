@@ -114,7 +114,7 @@ def keys_rotate(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFold
             place, new = folder or keys_folder(), rotated(opened.keys)
             stage_signer(place, new.signer)
             opened.rotate(new.signer, held)
-            promote_staged(place)
+            promote_staged(place, new)
     Console().print(f"The ledger is signed by a new key from now on:\n{new.public}", soft_wrap=True, markup=False)
     said.json({"public": str(new.public), "key": new.public.id})
 

@@ -18,6 +18,7 @@ import hmac
 import os
 import secrets
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -117,16 +118,22 @@ def stage_signer(folder: Path, signer: Signer) -> None:
 
 def staged_keys(folder: Path, keys: Keys) -> Keys | None:
     """Keys with the signing key that was staged, where there is one."""
-    if not (folder / STAGED).exists():
+    try:
+        return dataclasses.replace(keys, signer=_signer(_read_secret(folder, STAGED)))
+    except KeyFileError:
+        if (folder / STAGED).exists():
+            raise
         return None
-    return dataclasses.replace(keys, signer=_signer(_read_secret(folder, STAGED)))
 
 
-def promote_staged(folder: Path) -> None:
-    """The staged key takes the place of the one in use."""
-    signer = _signer(_read_secret(folder, STAGED))
-    (folder / STAGED).replace(folder / SIGNING)
-    (folder / PUBLIC).write_text(f"{signer.public}\n")
+def promote_staged(folder: Path, keys: Keys) -> None:
+    """The staged key takes the place of the one in use, unless another process was quicker to put these keys there."""
+    staged = staged_keys(folder, keys)
+    if staged is None or staged.public != keys.public:
+        return
+    with suppress(FileNotFoundError):
+        (folder / STAGED).replace(folder / SIGNING)
+    (folder / PUBLIC).write_text(f"{keys.public}\n")
 
 
 def rotated(keys: Keys) -> Keys:

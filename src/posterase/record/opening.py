@@ -15,9 +15,10 @@ def open_record(url: str, folder: Path, *, actor: str | None = None) -> Record:
     try:
         return Record.open(url, own, actor=actor)
     except KeyFileError:
-        staged = staged_keys(folder, own)
-        if staged is None:
+        # A change of keys was cut off after the ledger had heard of it, or another process has just ended one.
+        changed = staged_keys(folder, own) or load_keys(folder)
+        if changed.public == own.public:
             raise
-        record = Record.open(url, staged, actor=actor)  # a change of keys was cut off after the ledger had heard of it
-        promote_staged(folder)
+        record = Record.open(url, changed, actor=actor)
+        promote_staged(folder, changed)
         return record
