@@ -37,12 +37,9 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 demo: install
 	$(BIN)/posterase demo
 
-# Compiling, not computing, is what fast tests wait for; test-all compiles as users do.
-QUICK := JAX_DISABLE_MOST_OPTIMIZATIONS=1 \
-	XLA_FLAGS="--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
-
+# Compiling, not computing, is what fast tests wait for; test-all compiles as users do. (tests/conftest.py has the rest.)
 test: install
-	$(QUICK) $(BIN)/python -m pytest -m "not slow and not gpu"
+	JAX_DISABLE_MOST_OPTIMIZATIONS=1 $(BIN)/python -m pytest -m "not slow and not gpu"
 
 test-all: install
 	$(BIN)/python -m pytest --record tests/last_full_run.json

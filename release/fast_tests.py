@@ -13,11 +13,6 @@ from tests import browsers, databases
 from release.environments import WORK, CheckError, asked, ran, versions
 
 FAST = ("-m", "not slow and not gpu")
-QUICK = {
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
-    "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1",
-}
-"""As in the Makefile."""
 
 
 def counted(python: Path, *options: str) -> dict[str, Any]:
@@ -26,8 +21,9 @@ def counted(python: Path, *options: str) -> dict[str, Any]:
         raise CheckError(f"fast tests would be skipped: {'; '.join(missing)}.")
     record = WORK / "fast_tests.json"
     record.unlink(missing_ok=True)
+    own = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu"}
     try:
-        ran(python, "-m", "pytest", *FAST, *options, "--record", record, own=QUICK | {"JAX_PLATFORMS": "cpu"})
+        ran(python, "-m", "pytest", *FAST, *options, "--record", record, own=own)
     except CheckError as error:
         (WORK / "fast_tests.log").write_text(str(error))
         failed = re.findall(r"(?m)^(?:FAILED|ERROR) .*$", str(error))

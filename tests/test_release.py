@@ -88,13 +88,6 @@ def test_fast_tests_are_not_counted_where_some_would_be_skipped(monkeypatch, tmp
         fast_tests.counted(Path(sys.executable))
 
 
-def test_fast_tests_compile_as_those_of_the_makefile():
-    recipe = (ROOT / "Makefile").read_text()
-    assert fast_tests.QUICK
-    for name, value in fast_tests.QUICK.items():
-        assert f"{name}={value} " in recipe or f'{name}="{value}"' in recipe
-
-
 @pytest.mark.parametrize("module", ["release", "benchmarks"])
 def test_a_name_that_is_none_is_refused_in_words(module):
     done = subprocess.run([sys.executable, "-m", module, "nope"], cwd=ROOT, capture_output=True, text=True, check=False)
