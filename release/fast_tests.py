@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,15 @@ from release.environments import WORK, CheckError, asked, ran, versions
 FAST = ("-m", "not slow and not gpu")
 
 
-def counted(python: Path, *options: str) -> dict[str, Any]:
-    """Run them; failures end the check, and so does a tool whose tests would be skipped."""
+def counted(python: Path, *options: str, own: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Run them; failures end the check, and so does a tool whose tests would be skipped. `own`: of the environment."""
     if missing := not_here():
         raise CheckError(f"fast tests would be skipped: {'; '.join(missing)}.")
     record = WORK / "fast_tests.json"
     record.unlink(missing_ok=True)
-    own = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu"}
+    environment = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1", "JAX_PLATFORMS": "cpu", **(own or {})}
     try:
-        ran(python, "-m", "pytest", *FAST, *options, "--record", record, own=own)
+        ran(python, "-m", "pytest", *FAST, *options, "--record", record, own=environment)
     except CheckError as error:
         (WORK / "fast_tests.log").write_text(str(error))
         failed = re.findall(r"(?m)^(?:FAILED|ERROR) .*$", str(error))

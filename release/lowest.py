@@ -12,6 +12,8 @@ from release.environments import ROOT, WORK, asked, new, pythons, uv
 from release.fast_tests import counted
 
 KINDS = ("DeprecationWarning", "PendingDeprecationWarning", "FutureWarning")
+IN_PROCESSES = ",".join(["error", *(f"ignore::{kind}" for kind in KINDS)])
+"""For processes that tests start, which must say nothing."""
 
 
 def run() -> dict[str, Any]:
@@ -26,4 +28,4 @@ def run() -> dict[str, Any]:
     uv("pip", "install", "--quiet", "--python", python, "--no-deps", "--editable", ROOT)
     uv("pip", "check", "--quiet", "--python", python)
     lenient = [word for kind in KINDS for word in ("-W", f"default::{kind}")]
-    return {"asked": asked(), **counted(python, *lenient)}
+    return {"asked": asked(), **counted(python, *lenient, own={"PYTHONWARNINGS": IN_PROCESSES})}

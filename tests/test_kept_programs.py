@@ -49,12 +49,15 @@ print(json.dumps({
 }))
 """
 
+WARNINGS = os.environ.get("PYTHONWARNINGS", "error")
+"""Of the processes started here: errors, unless who runs the tests says otherwise."""
+
 ALL_RUNGS = "{'rungs': [pe.Reweight(), pe.InfluenceShift(), pe.Transport(), pe.Rejuvenate(), pe.Refit()]}"
 
 
 def first_erasure(folder, options="{}"):
     """What a new process says of its first erasure; nothing may be said on its standard error."""
-    own = {**os.environ, compilation.VARIABLE: str(folder), "PYTHONWARNINGS": "error"}
+    own = {**os.environ, compilation.VARIABLE: str(folder), "PYTHONWARNINGS": WARNINGS}
     command = [sys.executable, "-c", FIRST_ERASURE, options]
     done = subprocess.run(command, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -240,7 +243,7 @@ def test_several_processes_at_once(tmp_path):
         "with programs_kept():\n"
         "    print(sum(float(jax.jit(lambda a, k=k: a * k + 1)(2.0)) for k in range(1, 9)))\n"
     )
-    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": "error"}
+    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": WARNINGS}
     command = [sys.executable, "-c", script]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for _ in range(2):
@@ -266,7 +269,7 @@ def test_a_callback_is_that_of_the_process_that_calls(tmp_path):
         "        print(jax.jit(called)(np.float32(4)), jax.jit(lambda a: a + 1)(np.float32(4)))\n"
         "    jax.clear_caches()\n"
     )
-    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": "error"}
+    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": WARNINGS}
     for factor, expected in ((2, "212.0 5.0\n"), (3, "316.0 5.0\n"), (5, "524.0 5.0\n")):
         command = [sys.executable, "-c", script, str(factor)]
         done = subprocess.run(command, env=own, capture_output=True, text=True)

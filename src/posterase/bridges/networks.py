@@ -215,8 +215,7 @@ def _nnx(module: Any) -> tuple[Callable[[PyTree, Array], Array], PyTree, Callabl
     quiet = nnx.clone(module)
     quiet.eval()
     graph, params, rest = nnx.split(quiet, nnx.Param, ...)
-    kinds = {type(each).__name__ for each in jax.tree.leaves(rest, is_leaf=lambda leaf: isinstance(leaf, nnx.Variable))}
-    if "BatchStat" in kinds:
+    if jax.tree.leaves(nnx.state(quiet, nnx.BatchStat)):
         raise _batch_statistics("the module has statistics over batches (BatchStat)")
 
     def apply(given: PyTree, x: Array) -> Array:

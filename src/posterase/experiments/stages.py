@@ -71,7 +71,7 @@ def write(path: Path, tree: PyTree, notes: dict[str, Any]) -> None:
     """Nested dicts of arrays, with notes."""
     arrays = {f"/{'/'.join(key.key for key in keys)}": leaf for keys, leaf in jax.tree_util.tree_leaves_with_path(tree)}
     with written_whole(path) as beside, beside.open("wb") as file:
-        np.savez(file, allow_pickle=False, notes=np.array(json.dumps(notes)), **jax.tree.map(np.asarray, arrays))
+        np.savez(file, notes=np.array(json.dumps(notes)), **jax.tree.map(np.asarray, arrays))
 
 
 def read(path: Path) -> tuple[PyTree, dict[str, Any]]:

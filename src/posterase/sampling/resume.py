@@ -30,10 +30,10 @@ from posterase.streams import Stream, raises_read_errors
 def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel, sampler: Sampler) -> Path:
     """Write the state of a run. The file appears whole or not at all."""
     plain = state._replace(key=jax.random.key_data(state.key))
-    arrays = {f"leaf{at}": np.asarray(leaf) for at, leaf in enumerate(jax.tree.leaves(plain))}
+    arrays: dict[str, Any] = {f"leaf{at}": np.asarray(leaf) for at, leaf in enumerate(jax.tree.leaves(plain))}
     with written_whole(path) as beside, beside.open("wb") as file:
         run = {**describe(state, model, sampler), "log_density": probe(state, model)}
-        np.savez(file, allow_pickle=False, run=np.array(json.dumps(run)), **arrays)
+        np.savez(file, run=np.array(json.dumps(run)), **arrays)
     return Path(path)
 
 
