@@ -43,6 +43,8 @@ def test_partial_posteriors_smc_deletes_twice():
 
 
 def test_from_numpyro_stores_minus_the_log_density():
+    """Before arviz-base 1.3, which has no version for Python 3.11."""
+
     def level():
         numpyro.sample("level", dist.Normal(0, 1))
 
@@ -50,7 +52,8 @@ def test_from_numpyro_stores_minus_the_log_density():
     mcmc.run(jax.random.key(0), extra_fields=("potential_energy",))
     stored = arviz_base.from_numpyro(mcmc)["sample_stats"]["lp"].values[0]
     density = dist.Normal(0, 1).log_prob(mcmc.get_samples()["level"])
-    np.testing.assert_allclose(stored, -density, rtol=1e-4)
+    mended = tuple(map(int, arviz_base.__version__.split(".")[:2])) >= (1, 3)
+    np.testing.assert_allclose(stored, density if mended else -density, rtol=1e-4)
 
 
 @pytest.mark.slow
