@@ -28,7 +28,7 @@ def test_a_gpu_gives_what_a_cpu_gives(eraser, precision):
 
 
 def test_gradients_over_many_rows_have_all_digits():
-    """jax would round float32 products to three, and every step go astray by a tenth of the posterior's width."""
+    """jax would round float32 products to three, and a step go astray by a tenth of the posterior's width."""
     model, draws, _ = problem(1_000_000, 20, 1, 50)
     thetas, sd = draws.flat(), np.asarray(draws.flat()).std(axis=0)
     gradients = jax.jit(lambda density, at: jax.vmap(jax.grad(density))(at))

@@ -467,14 +467,21 @@ def test_a_change_of_keys_that_was_cut_off_goes_on(tmp_path):
     assert staged_keys(tmp_path / "keys", keys) is None
 
 
-def test_whoever_opens_the_record_may_end_a_change_of_keys(tmp_path):
-    """Between the ledger hearing of the new key and the file taking its place; the next change may have begun."""
+def half_rotated(tmp_path):
+    """A record whose ledger knows the new key, which is staged only; its folder of keys, its URL, old and new keys."""
     folder, url = tmp_path / "keys", f"sqlite:///{tmp_path / 'record.db'}"
     keys = new_keys(folder, NAME)
     record = Record.open(url, keys, actor="a")
     new = rotated(keys)
     stage_signer(folder, new.signer)
     record.rotate(new.signer)
+    record.close()
+    return folder, url, keys, new
+
+
+def test_whoever_opens_the_record_may_end_a_change_of_keys(tmp_path):
+    """Between the ledger hearing of the new key and the file taking its place; the next change may have begun."""
+    folder, url, _, new = half_rotated(tmp_path)
     open_record(url, folder, actor="b").close()
     promote_staged(folder, new)
     assert load_keys(folder).public == new.public == load_public_key(folder / "public.key")
@@ -483,17 +490,10 @@ def test_whoever_opens_the_record_may_end_a_change_of_keys(tmp_path):
     promote_staged(folder, new)
     assert load_keys(folder).public == new.public
     assert staged_keys(folder, new).public == next_of_all.public
-    record.close()
 
 
 def test_a_record_is_opened_with_keys_that_another_process_has_just_changed(tmp_path, monkeypatch):
-    folder, url = tmp_path / "keys", f"sqlite:///{tmp_path / 'record.db'}"
-    keys = new_keys(folder, NAME)
-    record = Record.open(url, keys, actor="a")
-    new = rotated(keys)
-    stage_signer(folder, new.signer)
-    record.rotate(new.signer)
-    record.close()
+    folder, url, keys, new = half_rotated(tmp_path)
     read = iter([keys])
 
     def slowly(place):

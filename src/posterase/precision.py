@@ -65,8 +65,8 @@ def cast_floats(tree: PyTree, dtype: Any) -> PyTree:
 def all_digits() -> Iterator[None]:
     """Matrix products in all digits of float32, unless `jax_default_matmul_precision` says otherwise.
 
-    Of a GPU's float32 products jax keeps three digits by default (TF32). Over millions of rows gradients are off by an
-    eighth of the posterior's width, always the same way, for a quarter of their time (`python -m benchmarks
+    Of a GPU's float32 products jax keeps three digits by default (TF32). Over millions of rows a step goes
+    astray by up to an eighth of the posterior's width, for a quarter of a gradient's time (`python -m benchmarks
     low_precision`).
     Mini-batches, whose gradients are noisy anyway, are left to the default.
     """
