@@ -84,7 +84,7 @@ def compare(problem: Problem) -> Iterator[Row]:
             figures = spent.evaluations, spent.sequential, seconds, erased.brief
             yield Row(problem.name, request, name, *measured(erased.draws, target), *figures)
         result, seconds, *_ = timed(lambda: pe.erase(model, draws, rows, policy=pe.Policy(refit=True)))  # noqa: B023
-        costs = [rung.evidence.cost for rung in result.rungs if rung.evidence is not None]
+        costs = [rung.cost for rung in result.rungs]
         figures = sum(c.evaluations for c in costs), sum(c.sequential for c in costs), seconds, str(result.verdict)
         yield Row(problem.name, request, "**erase**", *measured(result.draws, target), *figures)
 

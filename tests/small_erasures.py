@@ -44,12 +44,12 @@ class Counted:
         first = int(subject[1:]) * ROWS_EACH
         return [row for row in range(first, first + ROWS_EACH) if row in self.kept]
 
-    def erase(self, rows: Sequence[int], seed: int, spent: float) -> Removed:
+    def erase(self, rows: Sequence[int], seed: int | None, spent: float) -> Removed:
         assert set(rows) <= set(self.kept)
         self.attempts.append(len(rows))
         wrong = bool(self.refuses & set(rows)) or len(rows) > self.most
         kept = [row for row in self.kept if row not in rows]
-        return Removed(not wrong, "k̂ 0.90 above 0.70" if wrong else "", kept, [*self.erased, *rows], spent + 0.01)
+        return Removed(not wrong, "k̂ is above its limit." if wrong else "", kept, [*self.erased, *rows], spent + 0.05)
 
 
 @dataclasses.dataclass
@@ -67,23 +67,23 @@ class Removed:
         verdict = {
             "accepted": True,
             "kind": "measured",
-            "rung": "Reweight",
-            "reason": "k̂ 0.10",
+            "method": "Reweight",
+            "margin": "wide",
+            "reason": "the diagnostics passed with a wide margin",
             "advice": None,
-            "pareto_k": 0.1,
-            "ess": 1000.0,
-            "epsilon": {"value": 0.001, "error": 0.0001},
+            "draws": "moved",
             "notes": [],
         }
-        rungs = [{"name": "Reweight", "passed": True, "objections": [], "seconds": 0.5}]
         return {
             "posterase": "0",
             "removed_rows": len(self.erased),
             "kept_rows": len(self.kept),
             "verdict": verdict,
-            "rungs": rungs,
-            "policy": {"epsilon": 0.05},
+            "methods": [{"name": "Reweight", "passed": True, "objections": []}],
+            "returned": {"chains": 4, "draws": 500},
+            "policy": {"epsilon": 0.05, "budget": 1.0},
             "spent": self.spent,
+            "seconds": 0.5,
         }
 
     @property

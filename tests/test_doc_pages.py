@@ -8,7 +8,8 @@ import pytest
 import posterase as pe
 from tests import doc_pages
 
-RUN = ["docs/when-not-to-trust.md", "docs/paper.md", pytest.param("docs/how-to-add.md", marks=pytest.mark.slow)]
+RUN = ["docs/when-not-to-trust.md", "docs/what-an-output-tells.md", "docs/paper.md"]
+RUN += [pytest.param("docs/how-to-add.md", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("page", RUN)

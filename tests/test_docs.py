@@ -245,7 +245,7 @@ PREPARED = {
     ],
     "requests export": ["unset POSTERASE_RECORD"],
     "verify": ["cp keys/public.key public.key"],
-    "report": ["posterase erase fit.nc --rows 3,17 --out again.nc --verdict verdict.json --preprocessing none"],
+    "report": ["posterase erase fit.nc --rows 3,17 --out again.nc --diagnostics diagnostics.json --preprocessing none"],
 }
 """What an example takes for granted."""
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 
 import posterase as pe
 from posterase.draws import systematic
+from posterase.errors import WeightedDrawsError
 from tests.statistical import assert_moments, rejected
 
 COUNTIES = ["AITKIN", "ANOKA", "BECKER"]
@@ -31,7 +32,7 @@ def labelled(weighted: bool = False) -> pe.Draws:
 @pytest.mark.parametrize("weighted", [False, True])
 def test_to_arviz_and_back(weighted, precision):
     draws = labelled(weighted)
-    tree = draws.to_arviz()
+    tree = draws.to_arviz(include_weights=weighted)
     assert tree["posterior"]["alpha"].dims == ("chain", "draw", "county")
     assert list(tree["posterior"].coords["county"].values) == COUNTIES
     assert ("sample_stats" in tree.children) == weighted
@@ -40,9 +41,16 @@ def test_to_arviz_and_back(weighted, precision):
     assert back.labels == draws.labels
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_netcdf_keeps_everything(weighted, precision, tmp_path):
-    draws = labelled(weighted)
+def test_weights_are_for_memory_only(tmp_path):
+    with pytest.raises(WeightedDrawsError, match="function of the removed rows"):
+        labelled(weighted=True).to_arviz()
+    with pytest.raises(WeightedDrawsError):
+        labelled(weighted=True).save(tmp_path / "draws.nc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_netcdf_keeps_everything(precision, tmp_path):
+    draws = labelled()
     path = draws.save(tmp_path / "draws.nc")
     back = pe.Draws.load(path)
     assert eqx.tree_equal(draws, back)

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import signal
+import stat
 
 import jsonschema
 import numpy as np
@@ -30,9 +31,10 @@ from posterase.interfaces import builders
 from posterase.interfaces.cli import app, main
 from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from posterase.interfaces.jobs import Job, ids
-from posterase.record.certificate import page, schema
+from posterase.record.certificate import CAUTIONS, DRAWS, page, schema
+from posterase.record.keyring import load_keys
 
-PEOPLE, VISITS, DRAWS = 25, 4, 500
+PEOPLE, VISITS, SIZE = 25, 4, 2000
 PERSON = np.array([f"person-{number:02d}" for number in range(PEOPLE)]).repeat(VISITS)
 VALUES = np.random.default_rng(0).normal(1.0, 1.0, PERSON.size)
 VALUES[:VISITS] = 17.25, 0.5, 0.5, -14.25  # planted, and of no influence
@@ -65,7 +67,7 @@ def exact(kept):
 
 def tree_of(kept, seed, likelihood=True):
     mean, sd = exact(kept)
-    mu = mean + sd * np.random.default_rng(seed).normal(size=(4, DRAWS))
+    mu = mean + sd * np.random.default_rng(seed).normal(size=(4, SIZE))
     groups = {"posterior": xr.Dataset({"mu": (("chain", "draw"), mu)})}
     if likelihood:
         found = -0.5 * (VALUES - mu[..., None]) ** 2 - 0.5 * np.log(2 * np.pi)
@@ -125,14 +127,24 @@ draws = "fit.nc"
 by = "person"
 rows = ["person-03", "person-00"]
 preprocessing = "none"
+seed = 0
 out = "kept.nc"
 certificate = "certificate.json"
 report = "report.html"
 verdict = "verdict.json"
+diagnostics = "diagnostics.html"
 
 [policy]
 ess = 300
 """
+
+
+def check_mean(path, mean, sd):
+    """Five standard errors of that many independent draws: chance exceeds it once in a million."""
+    after = pe.Draws.load(path)
+    assert after.log_weights is None
+    mu = np.asarray(after.params["mu"])
+    assert mu.mean() == pytest.approx(mean, abs=5 * sd / mu.size**0.5)
 
 
 def test_from_a_job_to_a_certificate_that_anyone_can_verify(here):
@@ -140,24 +152,30 @@ def test_from_a_job_to_a_certificate_that_anyone_can_verify(here):
     (here / "job").mkdir()
     (here / "job" / "job.toml").write_text(JOB)
     shutil.copy(here / "fit.nc", here / "job")
-    assert "8 rows of 100: accepted by Reweight" in call("erase", "job/job.toml")
-    made = {name: here / "job" / name for name in ("kept.nc", "certificate.json", "report.html", "verdict.json")}
+    shown = call("erase", "job/job.toml")
+    assert "8 rows of 100: accepted by Reweight" in shown
+    assert "The draws before are still in job/fit.nc: delete it and its copies." in shown
+    names = "kept.nc", "certificate.json", "report.html", "verdict.json", "diagnostics.html"
+    made = {name: here / "job" / name for name in names}
 
-    after = pe.Draws.load(made["kept.nc"])
     mean, sd = exact(~np.isin(PERSON, ["person-03", "person-00"]))
-    assert float((after.weights * after.params["mu"]).sum()) == pytest.approx(mean, abs=5 * sd / 1000**0.5)
+    check_mean(made["kept.nc"], mean, sd)
     data = made["certificate.json"].read_bytes()
     value = json.loads(data)
     jsonschema.validate(value, schema())
     assert [value[name] for name in ("request", "subject", "project", "ledger")] == [None] * 4
     assert value["rows"]["count"] == 8
     assert value["fingerprints"]["draws"]["after"] == f"sha256:{_sha256(made['kept.nc'])}"
+    assert _sha256(here / "fit.nc") not in data.decode()
+    assert value["cautions"] == list(CAUTIONS)
+    assert b"seed" not in data
     assert value["not_erased"][0] == "the draws before, which are still in their file"
-    assert "8 rows were erased" in page(data)
+    assert f"8 rows were removed from the posterior. {DRAWS[value['erasure']['verdict']['draws']]}" in page(data)
     report = made["report.html"].read_text()
     assert f"sha256:{hashlib.sha256(data).hexdigest()}" in report
     assert "posterase verify --key public.key --certificate certificate.json" in report
     for path in made.values():
+        assert (stat.S_IMODE(path.stat().st_mode) == 0o600) == (path.name == "diagnostics.html"), path
         for planted in (b"person-03", b"person-00", b"17.25", np.float64(17.25).tobytes()):
             assert planted not in path.read_bytes(), path
 
@@ -187,8 +205,7 @@ def test_flags_alone_do_the_same_and_come_before_the_file(here):
     (here / "rows.txt").write_text("# two people\n0-3 12, 13\n14-15 # the last of them\n\n")
     call("erase", "fit.nc", "--rows-file", "rows.txt", "--out", "b.nc", *flags)
     call("erase", "fit.nc", "--rows", 'person == "person-03" or person == "person-00"', "--out", "c.nc", *flags)
-    first, *others = (pe.Draws.load(here / name).log_weights for name in ("a.nc", "b.nc", "c.nc"))
-    assert first is not None
+    first, *others = (np.asarray(pe.Draws.load(here / name).params["mu"]) for name in ("a.nc", "b.nc", "c.nc"))
     for each in others:
         np.testing.assert_array_equal(first, each)
     job = Job.of(here / "job.toml", policy={"refit": True}, out="d.nc")
@@ -233,9 +250,10 @@ def test_values_of_a_column_from_a_file(here):
         ("rows = [3]\nrefits = ['nowhere.nc']", JobError, "no file '.*nowhere.nc'"),
         ("rows = [3]\nreport = 'kept.nc'", JobError, "out and report are one file"),
         ("rows = [3]\nreport = 'nowhere/report.html'", OutputError, "no folder"),
-        ("rows = [3]\nreport = 'refit-1.nc'", OutputError, "is there already"),
+        ("rows = [3]\nreport = 'refit-1.nc'", OutputError, "already exists"),
         ("rows = [3]\ncertificate = 'certificate.json'", KeyFileError, "posterase keys new"),
         ("rows = [3]\nout = 'kept.zarr'", JobError, "written as netCDF"),
+        ("rows = [3]\ndiagnostics = 'all.txt'", JobError, "neither .json nor .html"),
     ],
 )
 def test_what_is_wrong_is_told_before_draws_are_opened(here, monkeypatch, text, error, said):
@@ -269,12 +287,10 @@ def test_jobs_that_mean_nothing(here, words, error, said):
 
 
 def test_a_model_by_its_function(here):
-    words = ("--model", "visits:build", "--rows", "3", "--by", "person", "--out", "kept.nc")
+    words = ("--model", "visits:build", "--rows", "3", "--by", "person", "--out", "kept.nc", "--seed", 0)
     found = json.loads(call("erase", "fit.nc", *words, "--json"))
     assert (found["removed_rows"], found["verdict"]["accepted"]) == (4, True)
-    after = pe.Draws.load(here / "kept.nc")
-    mean, sd = exact(OTHERS)
-    assert float((after.weights * after.params["mu"]).sum()) == pytest.approx(mean, abs=5 * sd / 1000**0.5)
+    check_mean(here / "kept.nc", *exact(OTHERS))
 
 
 def test_a_models_file_is_as_any_module(here):
@@ -324,7 +340,7 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     assert ended(monkeypatch, "erase", "job.toml", "--json") == REFUSED == 2
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"]["accepted"] is False
-    assert told["files"].keys() == {"report", "verdict"}
+    assert told["files"].keys() == {"report", "verdict", "diagnostics"}
     assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
     assert not (here / "kept.nc").exists()
     assert not (here / "certificate.json").exists()
@@ -345,10 +361,10 @@ def test_the_file_may_take_the_place_of_the_draws(here):
     call("keys", "new", "example.org/erasures")
     before = _sha256(here / "fit.nc")
     files = ("--out", "fit.nc", "--certificate", "certificate.json", "--force")
-    call("erase", "fit.nc", "--rows", "12-15", *files)
+    assert "overwritten: delete their copies" in call("erase", "fit.nc", "--rows", "12-15", *files)
     value = json.loads((here / "certificate.json").read_bytes())
     assert value["fingerprints"]["draws"] == {
-        "before": f"sha256:{before}",
+        "before": load_keys(here / "keys").pseudonym("draws", f"sha256:{before}".encode()),
         "after": f"sha256:{_sha256(here / 'fit.nc')}",
     }
     assert "the draws before, which are still in their file" not in value["not_erased"]
@@ -360,27 +376,51 @@ FILES = ("--before", "fit.nc", "--after", "refit-1.nc")
 EMPTY = ("--before", "empty.nc", "--after", "fit.nc")
 
 
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
 def test_assessed_and_reported_from_files(here):
     refits = ("--refit", "refit-1.nc", "--refit", "refit-2.nc")
-    outputs = ("--out", "kept.nc", "--verdict", "verdict.json", "--report", "first.html")
-    call("erase", "fit.nc", "--rows", "12-15", *outputs, *refits)
+    job = ("erase", "fit.nc", "--rows", "12-15", "--seed", 0, *refits)
+    call(*job, "--out", "kept.nc", "--diagnostics", "first.html", "--report", "report.html")
     assert "Against new fits" in (here / "first.html").read_text()
-    told = json.loads(
-        call("assess", "fit.nc", "--rows", "12-15", "--after", "kept.nc", *refits, "--out", "f.nc", "--json")
-    )
+    assert "were also compared with 2 new fits" in (here / "report.html").read_text()
+    assessed = ("assess", "fit.nc", "--rows", "12-15", "--after", "kept.nc", *refits, "--out", "f.nc")
+    told = json.loads(call(*assessed, "--json"))
+    assert told["contains"] == "information about the removed rows"
     assert told["summary"].startswith("4 rows removed, 96 kept, 2 refits:")
     means = next(each for each in told["metrics"] if each["metric"] == "error of means (sd)")
     assert means["erased"]["value"] < 0.3
     assert "needs the model's density" in told["left_out"]["Stein discrepancy KSD²"]
-    draws = ("--before", "fit.nc", "--after", "kept.nc", *refits)
-    call("report", "verdict.json", *draws, "--assessment", "f.nc", "--out", "again.html")
+    with xr.open_datatree(here / "f.nc", engine="h5netcdf") as tree:
+        assert tree.attrs["contains"] == "information about the removed rows"
+    call(*job, "--out", "again.nc", "--diagnostics", "figures.json", "--verdict", "verdict.json")
+    draws = ("--before", "fit.nc", "--after", "again.nc", *refits)
+    call("report", "figures.json", *draws, "--assessment", "f.nc", "--out", "again.html")
     again = (here / "again.html").read_text()
-    first = (here / "first.html").read_text()
-    moved = re.search(r"<h2>What moved</h2>.*?</section>", first, re.DOTALL)[0]
-    assert moved in again
+    assert "Contains information about the removed rows" in again
     assert "<h2>Against new fits</h2>" in again
-    call("report", "verdict.json", "--out", "bare.html")
+    assert "<td>before</td>" in re.search(r"<h2>What moved</h2>.*?</section>", again, re.DOTALL)[0]
+    call("report", "figures.json", "--out", "bare.html")
     assert "What moved is not shown" in (here / "bare.html").read_text()
+    call("report", "verdict.json", "--assessment", "f.nc", "--out", "public.html")
+    public = (here / "public.html").read_text()
+    assert "were also compared with 2 new fits" in public
+    assert "Contains information" not in public
+    private = {"first.html", "f.nc", "figures.json", "again.html", "bare.html"}
+    made = private | {"report.html", "kept.nc", "again.nc", "verdict.json", "public.html"}
+    assert {name for name in made if mode_of(here / name) == 0o600} == private
+
+
+def test_diagnostics_take_the_place_of_a_file_that_others_could_read(here):
+    (here / "all.json").write_text("{}")
+    (here / "all.json").chmod(0o644)
+    call("erase", "fit.nc", "--rows", "12-15", "--out", "kept.nc", "--diagnostics", "all.json", "--force")
+    assert mode_of(here / "all.json") == 0o600
+    figures = json.loads((here / "all.json").read_text())
+    assert next(iter(figures.items())) == ("contains", "information about the removed rows")
+    assert figures["rungs"][0]["log_evidence_ratio"] is not None
 
 
 @pytest.mark.parametrize(
@@ -391,18 +431,22 @@ def test_assessed_and_reported_from_files(here):
         (("report", "half.json", "--out", "a.html"), InputFileError, "is no verdict"),
         (("report", "nowhere.json", "--out", "a.html"), InputFileError, "cannot be read"),
         (("report", "values.json", "--out", "a.html", "--before", "fit.nc"), InputFileError, "before and after"),
+        (("report", "public.json", "--out", "a.html", *FILES), InputFileError, "shows no draws"),
+        (("report", "public.json", "--out", "a.html"), InputFileError, "is no verdict"),
         (("report", "half.json", "--out", "a.html", "--assessment", "fit.nc"), InputFileError, "no assessment"),
-        (("report", "half.json", "--out", "fit.nc"), OutputError, "is there already"),
+        (("report", "half.json", "--out", "fit.nc"), OutputError, "already exists"),
         (("report", "list.json", "--out", "a.html", *FILES), InputFileError, "is no verdict"),
         (("report", "half.json", "--out", "a.html", *FILES), InputFileError, "is no verdict"),
         (("report", "good.json", "--out", "a.html", *EMPTY), MissingGroupError, "posterior"),
-        (("assess", "fit.nc", "--rows", "3"), InputFileError, "which draws to assess"),
+        (("assess", "fit.nc", "--rows", "3"), InputFileError, "no draws to assess"),
         (("assess", "fit.nc", "--rows", "3", "--after", "kept.nc"), InputFileError, "there is no file"),
     ],
 )
 def test_reports_and_assessments_of_nothing(here, words, error, said):
     (here / "values.json").write_text("[1]")
-    half = {"verdict": {}, "rungs": [], "policy": {}, "removed_rows": 1, "kept_rows": 2}
+    facts = {"verdict": {}, "policy": {}, "removed_rows": 1, "kept_rows": 2}
+    (here / "public.json").write_text(json.dumps(facts | {"methods": []}))
+    half = facts | {"rungs": [], "contains": "information about the removed rows"}
     (here / "half.json").write_text(json.dumps(half))
     (here / "list.json").write_text(json.dumps(half | {"verdict": []}))
     (here / "good.json").write_text(json.dumps(half | {"verdict": {"accepted": True}}))
@@ -422,16 +466,16 @@ def test_quiet_says_nothing_and_json_says_one_thing(here, monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
     assert ended(monkeypatch, *job, "--json", "--quiet") == 0
     said = capsys.readouterr()
-    assert json.loads(said.out)["verdict"]["rung"] == "Reweight"
+    assert json.loads(said.out)["verdict"]["method"] == "Reweight"
     assert said.err == ""
     assert ended(monkeypatch, *job[:-1], "--quiet") == ERROR
     said = capsys.readouterr()
     assert said.out == ""
-    assert "is there already" in said.err
+    assert "already exists" in said.err
     assert ended(monkeypatch, *job[:-1], "--json") == ERROR
     said = capsys.readouterr()
     assert json.loads(said.out)["error"]["kind"] == "OutputError"
-    assert "is there already" in said.err
+    assert "already exists" in said.err
     assert ended(monkeypatch, "erase", "fit.nc", "--json", "--rosw", "3") == ERROR
 
 

@@ -4,16 +4,23 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
+from jax._src.compilation_cache import decompress_executable
+from jax.experimental.compilation_cache import compilation_cache
 
+import posterase as pe
 from posterase import compilation
-from posterase.compilation import programs, programs_kept
+from posterase.closures import holds_arrays
+from posterase.compilation import programs, programs_kept, suspend_cache
 from tests.test_doctor import examined
 
 FIRST_ERASURE = """
@@ -118,6 +125,321 @@ def test_a_program_that_holds_data_would_be_seen(fresh):
     with programs_kept():
         jax.jit(lambda a: a + x)(1.0)
     assert len(holding_data(fresh)) == 1
+
+
+# --- rows outside of a model's data
+
+ROWS_IN_CLOSURES = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+import posterase as pe
+import posterase.model
+
+rows, places = np.random.default_rng(1).normal(size=(5, 40)), np.arange(40)
+named, held, array = jnp.asarray(rows[3]), {"y": jnp.asarray(rows[2])}, jnp.asarray(rows[1])
+
+def look_up(places):
+    return jnp.take(named, places)
+
+def from_numpy(y):
+    return lambda p, data: -0.5 * (y[data["place"]] - p["mean"]) ** 2
+
+FUNCTIONS = {
+    "numpy": from_numpy(rows[0]),
+    "jax": lambda p, data: -0.5 * (array[data["place"]] - p["mean"]) ** 2,
+    "dict": lambda p, data: -0.5 * (jnp.take(held["y"], data["place"]) - p["mean"]) ** 2,
+    "global": lambda p, data: -0.5 * (look_up(data["place"]) - p["mean"]) ** 2,
+    "argument": lambda p, data: -0.5 * (data["y"] - p["mean"]) ** 2,
+}
+
+if sys.argv[1] == "without the gate":
+    posterase.model.suspend_cache = lambda: None
+policy = pe.Policy(refit=True, ess=1e9)
+for name in sys.argv[2:]:
+    y = rows[list(FUNCTIONS).index(name)]
+    data = {"y": y} if name == "argument" else {"place": places}
+    model = pe.Model(lambda p: -0.5 * p["mean"] ** 2, FUNCTIONS[name], data)
+    draws = pe.Draws({"mean": y.sum() / 41 + np.random.default_rng(2).normal(size=(4, 50)) / np.sqrt(41)})
+    pe.erase(model, draws, [3, 17], rungs=[pe.Reweight()])
+    jax.clear_caches()
+    # Of this kind of model everything is known, and all is compiled again.
+    tried = pe.erase(model, draws, [5], rungs=[pe.Reweight(), pe.Refit(warmup=20)], policy=policy).rungs
+    assert [rung.name for rung in tried] == ["Reweight", "Refit"]
+    assert jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir is None
+"""
+"""Erases from models of the same form whose rows are in closures, and in the one named last in its data."""
+
+KINDS = ("numpy", "jax", "dict", "global", "argument")
+
+
+def rows_written(folder, gate, *kinds):
+    """Which of the models' rows are in the files that a process left in its folder; and whether it left programs."""
+    own = {**os.environ, compilation.VARIABLE: str(folder), "PYTHONWARNINGS": WARNINGS}
+    command = [sys.executable, "-c", ROWS_IN_CLOSURES, gate, *kinds]
+    done = subprocess.run(command, env=own, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    files = [_content(path) for path in Path(folder).rglob("*") if path.is_file()]
+    rows = np.random.default_rng(1).normal(size=(5, 40))
+    found = set()
+    for kind, own_rows in zip(KINDS, rows, strict=True):
+        single = own_rows.astype(np.float32)
+        looked_for = {each.tobytes() for values in (own_rows, single, single.astype(float)) for each in values}
+        if any(each in content for each in looked_for for content in files):
+            found.add(kind)
+    return found, any("-cache" in path.name for path in Path(folder).iterdir())
+
+
+def _content(path):
+    try:
+        return decompress_executable(path.read_bytes())
+    except Exception:  # no program
+        return path.read_bytes()
+
+
+def test_rows_of_closures_are_not_written(tmp_path):
+    assert rows_written(tmp_path / "programs", "with the gate", *KINDS[:-1])[0] == set()
+
+
+@pytest.mark.slow
+def test_without_the_gate_they_would_be(tmp_path):
+    """The twin of the test above."""
+    assert rows_written(tmp_path / "programs", "without the gate", *KINDS[:-1])[0] == set(KINDS[:-1])
+
+
+def test_programs_of_a_model_whose_rows_are_its_data_are_written(tmp_path):
+    assert rows_written(tmp_path / "programs", "with the gate", "argument") == (set(), True)
+
+
+HELD = jnp.asarray(np.random.default_rng(3).normal(size=40))
+"""Rows that a model's functions use beside their arguments."""
+
+
+def model_of_places(held=True, **more):
+    """Rows of one number each: in a global array, which the model's data point to, or in the data."""
+    data = {"place": np.arange(40), "y": np.zeros(40) if held else np.array(HELD)}
+    return pe.Model(
+        lambda p: -0.5 * p["mean"] ** 2,
+        (lambda p, data: -0.5 * (HELD[data["place"]] - p["mean"]) ** 2)
+        if held
+        else (lambda p, data: -0.5 * (data["y"] - p["mean"]) ** 2),
+        data,
+        **more,
+    )
+
+
+def some_draws(seed=0):
+    return pe.Draws({"mean": float(HELD.sum()) / 41 + np.random.default_rng(seed).normal(size=(4, 25)) / np.sqrt(41)})
+
+
+SAMPLER = pe.SGLD(pe.PolynomialSteps(1e-3))
+
+
+def live_shift(model):
+    state = pe.start_chains(0, model, SAMPLER, {"mean": np.zeros(2)})
+    pe.LiveInfluenceShift(order=2, diverged_above=10.0)(model, SAMPLER, state, [[3]])
+
+
+def assessed(**more):
+    return pe.assess.assess(model_of_places(held=False), some_draws(), some_draws(1), rows=[3], **more)
+
+
+ENTRIES = {
+    "erase": lambda: pe.erase(model_of_places(), some_draws(), [3], rungs=[pe.Reweight()]),
+    "eraser": lambda: pe.Reweight()(0, model_of_places(), some_draws(), model_of_places().removal([3])),
+    "nuts": lambda: pe.nuts(0, model_of_places(), {"mean": np.zeros(4)}, 20, warmup=50),
+    "sample": lambda: pe.sample(
+        model_of_places(), SAMPLER, pe.start_chains(0, model_of_places(), SAMPLER, {"mean": np.zeros(2)}), 4
+    ),
+    "live": lambda: live_shift(model_of_places()),
+    "assess": lambda: pe.assess.assess(model_of_places(), some_draws(), some_draws(1), rows=[3]),
+    "predictor": lambda: assessed(predictor=lambda p, data: p["mean"] + HELD[data["place"]]),
+    "labels": lambda: assessed(
+        predictor=lambda p, data: jnp.stack([jnp.full(data["y"].shape, 0.5)] * 2, axis=1),
+        labels=jax.jit(lambda data: (HELD[data["place"]] > 0).astype(int)),
+    ),
+    "metric": lambda: assessed(metrics={"own": lambda _: [jax.jit(lambda a: a + HELD)(1.0)][:0]}),
+}
+
+
+@pytest.mark.parametrize("gate", [True, False])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_no_call_writes_rows_of_closures(fresh, monkeypatch, entry, gate):
+    """Whatever compiles a user's functions; and the twin, in which nothing holds the programs back."""
+    if not gate:
+        monkeypatch.setattr(compilation, "suspend_cache", lambda: None)
+        for module in ("model", "assess.assessment", "assess.comparison"):
+            monkeypatch.setattr(f"posterase.{module}.suspend_cache", lambda: None)
+    jax.clear_caches()
+    ENTRIES[entry]()
+    looked_for = [each.astype(dtype).tobytes() for each in np.array(HELD) for dtype in (np.float32, np.float64)]
+    found = any(each in _content(path) for each in looked_for for path in fresh.rglob("*") if path.is_file())
+    assert found != gate
+
+
+def test_a_predictor_without_arrays_is_kept(fresh):
+    assessed(predictor=lambda p, data: p["mean"] + data["y"])
+    assert entries(fresh)
+
+
+@jax.custom_vjp
+def with_own_derivative(mean):
+    return mean**2
+
+
+with_own_derivative.defvjp(lambda mean: (mean**2, mean), lambda mean, slope: (slope * (2 * mean + 0 * jnp.sum(HELD)),))
+
+
+@pytest.mark.parametrize(
+    ("held", "function"),
+    [
+        (True, lambda a: a + HELD),
+        (True, lambda a: a + np.array([1.0, 2.0])),
+        (True, lambda a: jnp.take(jnp.arange(3.0) * a, np.array([2, 0]))),
+        (True, lambda a: jax.jit(lambda b: b + HELD[:3])(a)),
+        (True, lambda a: jax.lax.scan(lambda c, _: (c + HELD.sum(), None), a, length=3)[0]),
+        (True, lambda a: jax.lax.cond(a > 0, lambda: HELD.sum(), lambda: a)),
+        (True, lambda a: jax.vmap(jax.checkpoint(lambda b: b * HELD))(jnp.ones((2, 1)) * a)),
+        (True, lambda a: HELD),
+        (True, jax.grad(lambda a: with_own_derivative(a))),
+        (True, lambda a: float(a)),  # cannot be traced
+        (False, with_own_derivative),
+        (False, lambda a: a * 2 + np.float32(3) + jnp.asarray(4.0) + np.array([5.0])),
+        (False, lambda a: jax.scipy.special.gammaln(a) + jax.random.normal(jax.random.key(0), (7,))),
+        (False, lambda a: jnp.arange(9) * a + jnp.linspace(0, 1, 9) + jnp.eye(9)),
+    ],
+)
+def test_arrays_in_functions_are_found(held, function):
+    shape = jax.ShapeDtypeStruct((), np.float32)
+    assert holds_arrays(function, shape) == held
+    if held and jax.config.jax_use_simplified_jaxpr_constants is False:
+        jax.config.update("jax_use_simplified_jaxpr_constants", True)
+        try:
+            assert holds_arrays(lambda a: function(a), shape)
+        finally:
+            jax.config.update("jax_use_simplified_jaxpr_constants", False)
+
+
+def test_arrays_in_rules_for_derivatives_are_found(fresh):
+    """Programs have slopes in them; and a model that is known suspends the cache each time."""
+    shape = {"mean": jax.ShapeDtypeStruct((), np.float32)}
+
+    def model(square):
+        rows = {"y": np.arange(4.0)}
+        return pe.Model(lambda p: -square(p["mean"]), lambda p, data: -0.5 * (data["y"] - p["mean"]) ** 2, rows)
+
+    held, clean = model(with_own_derivative), model(jnp.square)
+    for _ in range(2):
+        for each, stays in ((clean, True), (held, False)):
+            with programs_kept():
+                each.check_functions(shape)
+                assert jax.config.jax_enable_compilation_cache is stays
+    assert jax.config.jax_enable_compilation_cache is True
+
+
+def numpyro_fit(offset):
+    numpyro = pytest.importorskip("numpyro")
+
+    def program(x, y=None):
+        mean = numpyro.sample("mean", numpyro.distributions.Normal(0, 5))
+        numpyro.sample("y", numpyro.distributions.Normal(mean * x + offset(x), 1), obs=y)
+
+    return pe.from_numpyro(program, np.array(HELD), y=np.array(HELD), draws=some_draws())
+
+
+def pymc_fit():
+    pm = pytest.importorskip("pymc")
+    with pm.Model() as program:
+        mean = pm.Normal("mean", 0, 5, shape=3)
+        pm.Normal("y", mean[np.arange(40) % 3] * np.array(HELD), 1, observed=np.array(HELD))
+    posterior = {"mean": (("chain", "draw", "group"), np.random.default_rng(0).normal(size=(4, 25, 3)))}
+    return pe.from_pymc(program, xr.DataTree.from_dict({"posterior": xr.Dataset(posterior)}))
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+@pytest.mark.parametrize(
+    ("fit", "kept"),
+    [
+        (lambda: numpyro_fit(lambda x: 0.0), True),
+        (lambda: numpyro_fit(lambda x: HELD.mean() * x), False),
+        (pymc_fit, True),
+    ],
+    ids=["numpyro", "numpyro, a closure", "pymc"],
+)
+def test_programs_of_bridged_fits_are_written(fresh, fit, kept):
+    """Their rows are arguments, unless the program takes them from elsewhere."""
+    model, draws = fit()
+    with programs_kept():
+        model.check(draws)
+        assert jax.config.jax_enable_compilation_cache is kept
+
+
+FIT_BY_PYMC = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import numpy as np, posterase as pe, pymc as pm, xarray as xr
+
+rows = np.random.default_rng(3).normal(size=(2, 40))
+with pm.Model() as program:
+    mean = pm.Normal("mean", 0, 5)
+    pm.Normal("y", mean * rows[0], 1, observed=rows[1])
+if sys.argv[1] == "by PyMC":
+    program.compile_logp()(program.initial_point())
+posterior = xr.Dataset({"mean": (("chain", "draw"), np.random.default_rng(0).normal(size=(4, 25)))})
+model, draws = pe.from_pymc(program, xr.DataTree.from_dict({"posterior": posterior}))
+pe.erase(model, draws, [3], rungs=[pe.Reweight()])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compiled", ["by PyMC", "by us"])
+def test_pytensors_cache_gets_rows_from_pymc_only(tmp_path, compiled):
+    """Numba's functions hold a model's arrays, and PyTensor keeps them: a twin shows that they are found."""
+    pytest.importorskip("pymc")
+    own = {**os.environ, "PYTENSOR_FLAGS": f"base_compiledir={tmp_path},linker=numba"}
+    subprocess.run([sys.executable, "-c", FIT_BY_PYMC, compiled], env=own, check=True, capture_output=True)
+    looked_for = [each.tobytes() for each in np.random.default_rng(3).normal(size=80)]
+    files = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert any(each in content for each in looked_for for content in files) == (compiled == "by PyMC")
+
+
+def test_suspended_until_the_outermost_block_ends(fresh):
+    with programs_kept():
+        jax.jit(lambda a: a + 22.0)(1.0)
+        kept = len(entries(fresh))
+        with programs_kept():
+            suspend_cache()
+            jax.jit(lambda a: a + 23.0)(1.0)
+        thread = threading.Thread(target=lambda: programs_kept()(jax.jit(lambda a: a + 24.0))(1.0))
+        thread.start()
+        thread.join()
+        assert len(entries(fresh)) == kept > 0
+    suspend_cache()  # outside: nothing
+    with programs_kept():
+        jax.jit(lambda a: a + 25.0)(1.0)
+    assert len(entries(fresh)) > kept
+    assert (jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs) == (None, 1.0)
+
+
+def test_a_users_own_folder_gets_no_rows_either(tmp_path):
+    options = {"jax_compilation_cache_dir": str(tmp_path), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    before = {name: getattr(jax.config, name) for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    try:
+        with programs_kept():
+            suspend_cache()
+            jax.jit(lambda a: a + 26.0)(1.0)
+        assert list(tmp_path.iterdir()) == []
+        jax.jit(lambda a: a + 27.0)(1.0)
+        assert entries(tmp_path)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+
+# --- where programs are kept
 
 
 def test_only_what_is_compiled_inside_is_kept(fresh):

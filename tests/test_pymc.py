@@ -194,7 +194,7 @@ def test_what_comes_out_is_cut_and_computed_anew(regression):
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset(given), "observed_data": observed})
     bridged, draws = pe.from_pymc(regression, idata, preprocessing="none")
     erased = pe.Reweight()(0, bridged, draws, bridged.removal([2, 3])).draws
-    out = erased.to_arviz()
+    out = erased.to_arviz(include_weights=True)
     assert out["observed_data"]["y"].shape == (N - 2,)
     np.testing.assert_allclose(out["posterior"]["mean"], np.delete(mean, [2, 3], axis=-1), atol=1e-5)
 

@@ -32,7 +32,7 @@ from posterase.record.keyring import (
 )
 from posterase.record.ledger import verify
 from posterase.record.opening import open_record
-from posterase.record.privacy import WITHHELD, mentions, told, written
+from posterase.record.privacy import WITHHELD, mentions, redact, written
 from posterase.record.project import Project, definition_digest
 from posterase.record.record import Record
 from posterase.record.replay import folder_digest
@@ -511,10 +511,10 @@ def test_a_record_is_opened_with_keys_that_another_process_has_just_changed(tmp_
 
 
 def test_texts_that_name_a_subject_are_withheld():
-    assert told("12 effective draws of a[ANOKA], below 400", ["ANOKA"]) == "12 effective draws of a[…], below 400"
+    assert redact("12 effective draws of a[ANOKA], below 400", ["ANOKA"]) == "12 effective draws of a[…], below 400"
     for text in ("draws_ANOKA.nc", "old.anoka.csv", "of Anoka's", "ＡＮＯＫＡ"):
-        assert told(text, ["ANOKA"]) == WITHHELD
-    assert told("k̂ 0.17 above 0.7, 17 draws", ["17", "0", "k"]) == "k̂ 0.17 above 0.7, 17 draws"
+        assert redact(text, ["ANOKA"]) == WITHHELD
+    assert redact("k̂ 0.17 above 0.7, 17 draws", ["17", "0", "k"]) == "k̂ 0.17 above 0.7, 17 draws"
     assert mentions("person 17 asked", "17")
     assert not mentions("17.5 of 170", "17")
     assert mentions("O'Neil (x+y)", "(x+y)")

@@ -103,9 +103,9 @@ def test_from_the_request_to_the_verified_certificate(here):
     kept = ~np.isin(before["person"], ["person-03", "person-11"])
     mean, sd = exact(before["values"][kept])
     after = pe.Draws.load(here / "visits" / "draws.nc")
-    found = float((after.weights * after.params["mu"]).sum())
-    assert found == pytest.approx(mean, abs=5 * sd / 1000**0.5)
-    assert float(pe.Draws.load(here / "visits" / "draws.nc").weights.sum()) == pytest.approx(1, abs=1e-5)
+    assert after.log_weights is None
+    mu = np.asarray(after.params["mu"])
+    assert mu.mean() == pytest.approx(mean, abs=5 * sd / mu.size**0.5)  # chance exceeds it once in a million
     tree = xr.open_datatree(here / "visits" / "draws.nc", engine="h5netcdf")
     assert "person-03" not in tree["constant_data"]["person"].values
     assert tree["observed_data"].sizes["visit"] == kept.sum()
@@ -123,7 +123,7 @@ def test_from_the_request_to_the_verified_certificate(here):
     assert json.loads(call("verify", "ledger.jsonl", *words, "--json"))["certificates"] == [told | {"entry": entry}]
     assert json.loads(call("verify", *words, "--json"))["certificates"] == [told | {"entry": None}]
     assert certificate["rows"]["count"] == VISITS
-    assert certificate["erasure"]["verdict"]["epsilon"]["value"] < 0.05
+    assert certificate["erasure"]["verdict"]["draws"] == "subset"
     assert "other files in the project's folder, which may hold the rows: 1 .npz file" in certificate["not_erased"]
     assert "4 rows of the person who asked" in (here / "page.html").read_text()
 
@@ -220,7 +220,7 @@ def test_a_request_that_is_refused(here):
     """Stored log-likelihoods cannot move draws: the person whose rows decide everything cannot be reweighted away."""
     data = dict(np.load(here / "visits" / "visits.npz"))
     data["values"][:VISITS] = 12.0
-    write_draws(here / "visits" / "draws.nc", **data)
+    write_draws(here / "visits" / "draws.nc", **data, draws=8000)
     begin()
     bad, good = hand_in("person-00")["subject_request_id"], hand_in("person-03")["subject_request_id"]
     said = call("requests", "run", "visits", status=2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime as dt
+import html
 import json
 import os
 import subprocess
@@ -17,8 +18,9 @@ import jsonschema
 import pytest
 
 from posterase.errors import OutputError, ProjectError, RecordError, RequestError
-from posterase.record.certificate import page, schema
+from posterase.record.certificate import DRAWS, page, schema
 from posterase.record.ledger import verify
+from posterase.record.privacy import certified
 from posterase.record.project import Project
 from posterase.record.purge import digest_of, others
 from posterase.record.record import Record
@@ -86,7 +88,8 @@ def test_requests_that_wait_are_run_together(record, folder):
     for identity in ids:
         found = certificate(record, identity)
         assert (found["outcome"], found["rows"]["count"], found["run"]["rows"]) == ("erased", 3, 9)
-        assert found["fingerprints"]["draws"] == {"before": before, "after": digest_of(folder / "draws.nc")}
+        keyed = record.keys.pseudonym("draws", before.encode())
+        assert found["fingerprints"]["draws"] == {"before": keyed, "after": digest_of(folder / "draws.nc")}
         assert [each.kind for each in record.history(identity)] == [
             "request.received",
             "request.started",
@@ -123,6 +126,7 @@ def test_a_subject_without_rows_is_an_answer(record, folder):
     assert digest_of(folder / "draws.nc") == before
     assert "nothing was changed" in page(record.certificate(an_id(1)))
     assert found["fingerprints"]["draws"]["before"] == found["fingerprints"]["draws"]["after"]
+    assert before.encode() not in b"".join([*record.ledger_lines(), record.certificate(an_id(1))])
 
 
 def test_a_subject_who_asks_twice(record, folder):
@@ -143,7 +147,7 @@ def test_a_request_that_fails_is_set_apart_and_the_others_go_on(record, folder):
     assert set(states.values()) == {"completed"}
     assert not bad & set(read_draws(folder)["erased"])
     assert len(read_draws(folder)["erased"]) == 11 * ROWS_EACH
-    assert record.get(ids[4]).reason == "k̂ 0.90 above 0.70"
+    assert record.get(ids[4]).reason == "k̂ is above its limit."
     with pytest.raises(RequestError, match="refused"):
         record.certificate(ids[4])
 
@@ -213,8 +217,11 @@ def test_all_refused_leaves_everything_as_it_was(record, folder):
     assert sorted(each.name for each in folder.iterdir()) == ["draws.nc"]
 
 
-def test_the_budget_and_the_seed_go_from_run_to_run(record):
+@pytest.mark.parametrize("seed", [None, 5])
+def test_the_budget_and_the_seed_go_from_run_to_run(record, folder, seed):
+    """Without a seed random numbers are fresh in every run; with one, each run has another."""
     seen = []
+    record.register(project(folder, seed=seed))
 
     def watched(project, erased):
         fit = opener()(project, erased)
@@ -225,10 +232,10 @@ def test_the_budget_and_the_seed_go_from_run_to_run(record):
     for subject in ("s1", "s2"):
         add(record, subject)
         run(record, "radon", watched)
-    record.register(project(Path(record.project("radon").folder)), refitted=True)
+    record.register(project(folder, seed=seed), refitted=True)
     add(record, "s3")
     run(record, "radon", watched)
-    assert seen == [(0, 0.0), (1, 0.01), (2, 0.0)]
+    assert seen == [(None if seed is None else seed + number, spent) for number, spent in enumerate([0.0, 0.05, 0.0])]
 
 
 def test_who_was_erased_before_is_known_until_they_come_back(record, clock, folder):  # noqa: F811
@@ -598,9 +605,9 @@ class Telling(Removed):
     @property
     def report(self):
         told = super().report
-        told["rungs"][0] |= {"ess": {"a[PLANTED-KEY]": 3.0, "PLANTED-KEY": 2.0}, "objections": ["of PLANTED-KEY"]}
-        told["verdict"] |= {"notes": ["cut: planted-key"], "advice": "PLANTED-KEY has 17.25"}
-        return told
+        told["methods"][0] |= {"ess": {"a[PLANTED-KEY]": 3.0, "PLANTED-KEY": 2.0}, "objections": ["of PLANTED-KEY"]}
+        told["verdict"] |= {"notes": ["cut: planted-key"], "advice": "PLANTED-KEY has 17.25", "epsilon": 17.25}
+        return told | {"log_evidence_ratio": 17.25}
 
     not_erased = ("not erased: the mean of PLANTED-KEY",)
 
@@ -671,11 +678,42 @@ def test_the_page_for_people(record):
     add(record, "s1", "s2")
     run(record, "radon", opener())
     text = page(record.certificate(an_id(1)))
-    for said in ("Certificate of erasure", "3 rows of the person who asked", "0.0010 ± 0.0001", "What was not erased"):
-        assert said in text
+    for shown in (
+        "Certificate of erasure",
+        "3 rows of the person who asked were removed from radon. The old draws were resampled",
+        "Reweight, passed with a wide margin",
+        "0.05 of 1",
+        "What was not erased",
+        "Whoever holds the draws before and the draws after can reconstruct much of what was removed.",
+    ):
+        assert shown in text
     assert "all trace" not in text.lower()
     assert "<script" not in text
     assert "http" not in text
+
+
+@pytest.mark.parametrize("happened", DRAWS)
+def test_the_page_says_what_happened_to_the_draws(record, happened, monkeypatch):
+    class Otherwise(Removed):
+        @property
+        def report(self):
+            made = super().report
+            return made | {"verdict": made["verdict"] | {"draws": happened}}
+
+    monkeypatch.setattr("tests.small_erasures.Removed", Otherwise)
+    add(record, "s1")
+    run(record, "radon", opener())
+    made = record.certificate(an_id(1))
+    jsonschema.validate(json.loads(made), schema())
+    assert html.escape(DRAWS[happened]) in page(made)
+    assert "replaced" not in page(made)
+
+
+def test_a_certificate_has_no_field_of_a_report_that_it_does_not_name():
+    made = Removed(True, "", [1], [2], 0.05).report
+    figures = {"log_evidence_ratio": 1.0, "ess": {"mu": 3.0}, "seed": 5}
+    more = made | figures | {"verdict": made["verdict"] | figures, "methods": [made["methods"][0] | figures]}
+    assert certified(more, []) == certified(made, [])
 
 
 def test_locks_of_a_record_are_no_files_that_may_hold_rows(tmp_path):

@@ -1,6 +1,7 @@
-"""The report: one file that anyone can read, with its numbers behind its pictures."""
+"""The report, one file that anyone may read; and the page of diagnostics, with its numbers behind its pictures."""
 
 import dataclasses
+import datetime as dt
 import hashlib
 import html
 import json
@@ -8,17 +9,17 @@ import re
 from html.parser import HTMLParser
 
 import jax.numpy as jnp
-import jsonschema
 import numpy as np
 import pytest
 
 import posterase as pe
 from posterase.assess.table import Assessment, Figure
 from posterase.erasers.rejuvenate import RejuvenateDiagnostics, Stage
-from posterase.interfaces.report import NOT_SHOWN, page, report
+from posterase.interfaces.diagnostics_report import BANNER, NOT_SHOWN, diagnostics_page, diagnostics_report
+from posterase.interfaces.report import page, report
 from posterase.numerics.weights import Estimate
 from posterase.plotting import samples_of
-from posterase.record.certificate import schema
+from posterase.record.certificate import CAUTIONS, DRAWS
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def problem():
 @pytest.fixture(scope="module")
 def accepted(problem):
     model, draws, refit = problem
-    return pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], refits=refit)
+    return pe.erase(model, draws, list(range(5)), key=0, rungs=[pe.Reweight()], refits=refit)
 
 
 class Outline(HTMLParser):
@@ -70,8 +71,20 @@ class Outline(HTMLParser):
             assert self.open.pop() == tag, tag
 
 
-def test_the_page_is_whole_and_needs_nothing_else(accepted):
-    text = report(accepted, certificate=b"a certificate")
+@pytest.fixture(scope="module")
+def refused(problem):
+    model, draws, _ = problem
+    found = pe.erase(model, draws, list(range(5)), key=0, rungs=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
+    assert not found.verdict.accepted
+    return found
+
+
+PAGES = pytest.mark.parametrize("make", [report, diagnostics_report])
+
+
+@PAGES
+def test_the_page_is_whole_and_needs_nothing_else(accepted, make):
+    text = make(accepted, certificate=b"a certificate")
     outline = Outline(text)
     assert outline.open == []
     assert outline.headings[0] == 1
@@ -83,15 +96,42 @@ def test_the_page_is_whole_and_needs_nothing_else(accepted):
 
 
 def test_the_verdict_comes_first_in_plain_words(accepted):
-    text = report(accepted)
-    words = re.sub(r"<[^>]*>", " ", text.split("</h1>")[1])
-    assert words.split("\n")[1].strip().startswith("Accepted: 5 rows of 100 were erased from the posterior.")
+    for make, before in ((report, []), (diagnostics_report, [BANNER])):
+        words = re.sub(r"<[^>]*>", " ", make(accepted).split("</h1>")[1])
+        lines = [line.strip() for line in words.split("\n")[1:]]
+        assert lines[: len(before)] == before
+        assert lines[len(before)].startswith("Accepted: 5 rows of 100 were removed from the posterior.")
+
+
+def test_a_report_says_what_happened_to_the_draws_and_what_can_still_be_learned(accepted):
+    text = html.unescape(page(accepted.to_dict(), date=dt.date(2026, 1, 2)))
+    assert DRAWS[accepted.verdict.draws] in text
+    assert f"passed with a {accepted.verdict.margin} margin" in text
+    for caution in CAUTIONS:
+        assert caution in text
+    assert f"Made on 2026-01-02 by posterase {pe.__version__}" in text
+
+
+def test_a_report_shows_nothing_of_the_draws_before_and_no_figures(accepted, refused):
+    """Nothing but what `to_dict` publishes is in it, and that is not changed by other figures."""
+    for result in (accepted, refused):
+        text = report(result)
+        assert "<svg" not in text
+        for figure in ("k̂", "ESS") if result.verdict.accepted else ("ESS",):
+            assert figure not in text
+        other = dataclasses.replace(
+            result,
+            before=pe.Draws({"a<b": result.before.params["a<b"] + 3}),
+            spent=result.spent + 1e-9,
+            verdict=dataclasses.replace(result.verdict, pareto_k=0.123, ess=456.0, epsilon=Estimate(0.001, 0.001)),
+        )
+        assert report(other) == text
+        assert diagnostics_report(other) != diagnostics_report(result)
 
 
 def test_numbers_are_behind_the_pictures(accepted):
-    text = report(accepted)
-    after = accepted.draws
-    mean = float((after.weights * after.params["a<b"]).sum())
+    text = diagnostics_report(accepted)
+    mean = next(each for each in samples_of(accepted) if each.label == "after").mean[0]
     assert f"<td>{mean:.4g}</td>" in text
     assert "a&lt;b" in text
     assert "<td>refit</td>" in text
@@ -102,41 +142,37 @@ def test_what_moved_is_told_from_before_to_after(problem, accepted):
     """Not to a refit, which may be anywhere."""
     model, draws, refit = problem
     far = pe.Draws({"a<b": refit.params["a<b"] + 50})
-    with_far = pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], refits=far)
-    told = [re.search(r"moved by ([\d.e+-]+) standard", report(each))[1] for each in (accepted, with_far)]
-    assert told[0] == told[1]
+    with_far = pe.erase(model, draws, list(range(5)), key=0, rungs=[pe.Reweight()], refits=far)
+    moved = [re.search(r"moved by ([\d.e+-]+) standard", diagnostics_report(each))[1] for each in (accepted, with_far)]
+    assert moved[0] == moved[1]
 
 
-def test_marks_say_which_line_was_passed(problem):
+def test_marks_say_which_line_was_passed(refused):
     """k̂ may be fine where the draws are too few."""
-    model, draws, _ = problem
-    refused = pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
-    text = report(refused)
+    text = diagnostics_report(refused)
     k, ess = (re.search(rf'aria-label="({name}[^"]*)"', text)[1] for name in ("k̂ of each", "Effective draws"))
     assert ", passed" in k
     assert "not passed" in ess
 
 
-def test_a_refusal_says_why_and_what_to_do(problem):
-    model, draws, _ = problem
-    refused = pe.erase(model, draws, list(range(5)), rungs=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
-    assert not refused.verdict.accepted
+def test_a_refusal_says_why_and_what_to_do(refused):
     text = report(refused)
-    assert "Refused: 5 rows of 100 could not be erased this way." in text
+    assert "Refused: 5 rows of 100 could not be removed this way." in text
     assert "Nothing was changed." in text
+    assert f"Why: {refused.to_dict()['verdict']['reason']}" in html.unescape(text)
     assert "What to do:" in text
-    assert "after (refused)" in text
+    assert CAUTIONS[0] not in html.unescape(text)
+    assert "after (refused)" in diagnostics_report(refused)
 
 
-def test_a_page_from_plain_facts_alone_shows_no_draws(accepted):
-    told = json.loads(json.dumps(accepted.to_dict()))
-    bare, whole = page(told), page(told, samples_of(accepted))
+def test_pages_from_plain_facts(accepted):
+    facts, figures = (json.loads(json.dumps(each)) for each in (accepted.to_dict(), accepted.diagnostics_dict()))
+    assert page(facts) == report(accepted)
+    bare, whole = diagnostics_page(figures), diagnostics_page(figures, samples_of(accepted))
     assert NOT_SHOWN in bare
     assert NOT_SHOWN not in whole
-    assert whole == report(accepted)
-    assert "4 chains of 500" in bare
-    older = {name: value for name, value in told.items() if name not in ("chains", "draws")}
-    assert "chains of" not in page(older)
+    assert whole == diagnostics_report(accepted)
+    assert "4 chains of 500" in page(facts)
 
 
 def test_the_path_is_told_stage_by_stage(accepted):
@@ -144,23 +180,22 @@ def test_the_path_is_told_stage_by_stage(accepted):
     diagnostics = RejuvenateDiagnostics(stages, 600, np.zeros((4, 500), int), Estimate(0, 1), None, True, 2000, 0.7)
     erased = dataclasses.replace(accepted.rungs[0].erased, diagnostics=diagnostics)
     walked = dataclasses.replace(accepted, rungs=[dataclasses.replace(accepted.rungs[0], erased=erased)])
-    jsonschema.validate(walked.to_dict(), schema()["properties"]["erasure"])
-    text = report(walked)
+    text = diagnostics_report(walked)
     assert "The path of Reweight, stage by stage" in text
     assert "<td>0.500</td><td>700</td><td>0.40</td><td>3</td><td>80%</td><td>0.45</td>" in text
-    assert "The draws were led in 2 stages; on the last, 77% of the moves were accepted" in text
+    assert "The path has 2 stages. On the last, 77% of the moves were accepted" in text
     outline = Outline(text)
     assert outline.open == []
     assert any("at 0.50 700; at 1.00 900" in each.get("aria-label", "") for each in outline.pictures)
 
 
 def test_a_refit_tells_whether_its_chains_agree(accepted):
-    told = accepted.to_dict()
-    told["rungs"][-1] |= {"rhat": 1.004, "divergences": 3, "residual": 0.012}
-    text = html.unescape(page(told))
+    figures = accepted.diagnostics_dict()
+    figures["rungs"][-1] |= {"rhat": 1.004, "divergences": 3, "residual": 0.012}
+    text = html.unescape(diagnostics_page(figures))
     assert "R̂ of the new chains is 1.004" in text
     assert "3 of the sampler's steps diverged" in text
-    assert "The solver left 1.2%" in text
+    assert "The solver's relative residual is 1.2%" in text
 
 
 def test_metrics_stand_against_their_floors(accepted):
@@ -170,10 +205,15 @@ def test_metrics_stand_against_their_floors(accepted):
         Figure("blind", Estimate(0.1, 0.1), Estimate(0.1, 0.1), None, Estimate(0.1, 0.1), 0.5, 0.5, 0.0),
     ]
     found = Assessment.of(figures, {"attack": "needs test rows"}, {"removed_rows": 5, "kept_rows": 95, "refits": 2})
-    text = report(accepted, assessment=found)
+    public = report(accepted, assessment=found)
+    assert "The draws were also compared with 2 new fits" in public
+    assert public.replace("2 new fits", "") == report(
+        accepted, assessment=Assessment.of(figures[:1], {}, {"removed_rows": 5, "kept_rows": 95, "refits": 2})
+    ).replace("2 new fits", "")
+    text = diagnostics_report(accepted, assessment=found)
     outline = Outline(text)
     assert outline.open == []
-    assert "The draws were held against 2 new fits" in text
+    assert "The draws were compared with 2 new fits" in text
     assert "1 metric at the floor, 1 off, 1 that cannot tell." in text
     assert "<td>means</td><td>2.00 ± 0.10</td><td>0.20 ± 0.10</td><td>–</td><td>0.10 ± 0.10</td>" in text
     assert "<td>attack</td><td>needs test rows</td>" in text

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import datetime as dt
+import html
 import json
 import os
 import re
@@ -30,6 +31,7 @@ from posterase.interfaces.service.sessions import csrf_of, new_session, session_
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
 from posterase.record import schema
+from posterase.record.certificate import CAUTIONS, DRAWS
 from posterase.record.keyring import promote_staged, rotated, stage_signer
 from posterase.record.orders import newest_order, open_orders, order, order_of, place_order
 from posterase.record.overview import counts, late, standings
@@ -751,7 +753,14 @@ def test_requests_over_http_are_those_of_the_record(small):
         assert caller.get(f"/requests/{asked['subject_request_id']}").json()["results_count"] == 3
         document = caller.get(f"/requests/{asked['subject_request_id']}/certificate").content
         assert record.certificate(asked["subject_request_id"]) == document
-        assert caller.get("/projects").json()[0]["spent"] == 0.01
+        assert caller.get("/projects").json()[0]["spent"] == 0.05
+        with client(at) as person:
+            person.post("/sign-in", data={"token": secret, "next": "/dashboard"})
+            path = f"/dashboard/requests/{asked['subject_request_id']}"
+            for page in (person.get(f"{path}/{name}").text for name in ("certificate", "report")):
+                assert html.escape(DRAWS["moved"]) in page
+                assert all(html.escape(caution) in page for caution in CAUTIONS)
+                assert "<svg" not in page
         assert caller.post("/ledger/verification").json()["whole"] is True
 
 

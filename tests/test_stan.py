@@ -16,6 +16,8 @@ import xarray as xr
 import posterase as pe
 from posterase.bridges import stan_programs
 from posterase.bridges.arviz import axes_of, groupings
+from posterase.bridges.pystan_cache import cached_chains, describe_cached_chains
+from posterase.bridges.stan import clear_pystan_cache
 from posterase.bridges.stan_data import as_arrays, by_length, packed, unpacked
 from posterase.errors import (
     AmbiguousRowsError,
@@ -203,7 +205,7 @@ def test_what_comes_out(fitted):
     given = exact_draws((4, 500))
     given |= {"twice": 2 * given["beta"][..., 0], "noise": given["scale"], "fitted": given["beta"] @ ORACLE.X.T}
     model, draws = pe.from_stan(REGRESSION, DATA, given)
-    result = pe.erase(model, draws, rows="person == 3", rungs=[pe.Transport(resample=True)], policy=pe.Policy(ess=50.0))
+    result = pe.erase(model, draws, rows="person == 3", rungs=[pe.Transport()], policy=pe.Policy(ess=50.0))
     out = result.draws.to_arviz()["posterior"]
     np.testing.assert_allclose(out["twice"], 2 * out["beta"][..., 0], rtol=1e-5)
     assert set(out.data_vars) == {"beta", "shares", "scale", "table", "twice"}
@@ -514,6 +516,70 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
         pe.from_stan(library, {**DATA, "y": DATA["y"][:5]}, given, n_rows="N", subset=lambda data, rows: data)
 
 
+# --- what PyStan keeps
+
+
+@pytest.fixture
+def pystan_cache(monkeypatch, tmp_path):
+    """An empty cache of PyStan's."""
+    monkeypatch.setattr("httpstan.cache.cache_directory", lambda: tmp_path)
+    return tmp_path
+
+
+def put_chains(code, names):
+    """Files as httpstan writes them, and the program that it compiled beside them."""
+    import httpstan.cache
+    import httpstan.models
+
+    model = httpstan.models.calculate_model_name(code)
+    for name in names:
+        httpstan.cache.dump_fit(b"draws", f"{model}/fits/{name}")
+    httpstan.cache.dump_stanc_warnings("", model)
+    return httpstan.cache.model_directory(model)
+
+
+def test_a_verdict_says_that_pystan_keeps_draws(program, pystan_cache):
+    """Of this program, and only while they are there; what deletes them leaves all else alone."""
+    ours, others = (put_chains(code, ("aaaa", "bbbb")) for code in (REGRESSION, "another program"))
+
+    def notes():
+        model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), preprocessing="none")
+        found = pe.erase(model, draws, rows=[3], rungs=[pe.Reweight()], policy=pe.Policy(ess=50.0)).verdict.notes
+        return [note for note in found if "PyStan" in note]
+
+    (note,) = notes()
+    assert "draws of 2 chains" in note
+    assert str(ours / "fits") in note
+    assert clear_pystan_cache(REGRESSION) == 2
+    assert notes() == []
+    assert [path.name for path in ours.rglob("*") if path.is_file()] == ["stanc.log"]
+    assert len(list((others / "fits").iterdir())) == 2
+    assert clear_pystan_cache(REGRESSION) == 0
+
+
+def test_the_home_folder_is_not_spelt_out(pystan_cache, monkeypatch):
+    monkeypatch.setattr(Path, "home", lambda: pystan_cache.parent)
+    put_chains(REGRESSION, ["aaaa"])
+    (note,) = describe_cached_chains(REGRESSION)
+    assert f"draws of 1 chain of this program, in ~/{pystan_cache.name}/models/" in note
+
+
+def test_stan_as_we_sample_leaves_no_file(program, pystan_cache, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    start = {name: each[0, 0] for name, each in exact_draws((1, 1)).items()}
+    program.sample(as_arrays(DATA), 1, [start], 20, 20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_has_no_place_in_pystans_cache(tmp_path):
+    library = tmp_path / "model.so"
+    library.touch()
+    for wrong in (library, 3):
+        with pytest.raises(InvalidTypeError, match="pass"):
+            clear_pystan_cache(wrong)
+
+
 # --- the real posteriors
 
 
@@ -556,7 +622,9 @@ def test_what_pystan_itself_samples(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # PyStan leaves a folder `build` where it runs
     data = {name: each.tolist() if isinstance(each, np.ndarray) else each for name, each in DATA.items()}
     built = stan.build(REGRESSION, data=data, random_seed=1)
+    clear_pystan_cache(built)  # of earlier runs of this test
     fit = built.sample(num_chains=4, num_samples=500, num_warmup=600, save_warmup=True)
+    assert len(cached_chains(REGRESSION)) == 4
     model, draws = pe.from_stan(built, None, fit, preprocessing="none")
     assert draws.n_draws == 500
     assert_moments(gaussian_part(draws), ORACLE.mean(EVERYONE), ORACLE.variance(EVERYONE), efficiency=0.3)
@@ -565,3 +633,10 @@ def test_what_pystan_itself_samples(tmp_path, monkeypatch):
     weights = np.asarray(result.draws.weights).ravel()
     assert_moments(gaussian_part(result.draws), ORACLE.mean(KEPT), ORACLE.variance(KEPT), weights, efficiency=0.3)
     assert not any("could not be checked" in note for note in result.verdict.notes)
+    assert any("PyStan's cache held draws of 4 chains" in note for note in result.verdict.notes)
+    assert clear_pystan_cache(built) == 4
+    model, draws = pe.from_stan(built, None, fit, preprocessing="none")
+    result = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Refit()], policy=pe.Policy(refit=True, ess=200.0))
+    assert model.calls["sample"] > 0
+    assert not any("PyStan" in note for note in result.verdict.notes)
+    assert cached_chains(REGRESSION) == []  # a refit of ours is in no file

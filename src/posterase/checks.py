@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,8 @@ from posterase.errors import (
 )
 from posterase.precision import as_jax
 from posterase.transforms import Ordered, Simplex, Transform
+
+T = TypeVar("T")
 
 # --- data
 
@@ -235,19 +237,19 @@ def _traced(name: str, function: Callable[..., Any], *args: PyTree) -> jax.Shape
     return shape
 
 
-_passed: dict[Hashable, None] = {}
+_found: dict[Hashable, Any] = {}
 REMEMBERED = 256
 """How many kinds of model are remembered to have passed their checks."""
 
 
-def once(kind: Hashable, check: Callable[[], None]) -> None:
-    """Run a check that depends on `kind` alone, unless it passed before: tracing functions takes milliseconds."""
-    if kind in _passed:
-        return
-    check()
-    while len(_passed) >= REMEMBERED:
-        del _passed[next(iter(_passed))]
-    _passed[kind] = None
+def once(kind: Hashable, check: Callable[[], T]) -> T:
+    """What a check finds that depends on `kind` alone. One that passed is not run again: tracing takes milliseconds."""
+    if kind not in _found:
+        found = check()
+        while len(_found) >= REMEMBERED:
+            del _found[next(iter(_found))]
+        _found[kind] = found
+    return _found[kind]
 
 
 # --- draws against the model

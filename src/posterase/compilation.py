@@ -1,18 +1,24 @@
-"""Compiled programs are kept, so that the next process need not compile them anew.
+"""Compiled programs are kept, so that the next process does not compile them again.
 
-jax can keep what XLA compiled in a folder. Inside posterase's own calls that is switched on, and nowhere else: what
-you compile outside of them is none of our business, and may hold data. Our own programs hold none: rows and draws are
-their arguments. (What your functions use beside their arguments, an array of a closure, is part of the program.)
+jax can write what XLA compiled to a folder, its compilation cache. posterase switches this on inside its own calls and
+nowhere else: what you compile outside of them may hold data.
 
-The folder is `posterase/programs` in the user's cache. `POSTERASE_COMPILATION_CACHE` names another one, or is `off`.
-Who has set a folder in jax itself, by `JAX_COMPILATION_CACHE_DIR` or `jax.config`, keeps that one, with everything else
-that was set there. A folder that cannot be used is not used: programs are compiled, as ever, and `posterase doctor`
-says why.
+No program in the folder holds rows. Rows, draws and numbers are arguments of our programs. An array that a model's
+function takes from elsewhere, a closure or a module's globals, is a constant of the compiled program, and would stay in
+the folder after its rows were erased. So functions are traced before they are compiled (`posterase.closures`), and if
+they use such an array, the cache is suspended until the call returns: nothing is written and nothing is read. What this
+does not see: single numbers (a mean of the rows, written into a function), arrays in methods and samplers of your own,
+and what other threads compile in the meantime.
 
-jax bounds the folder by itself only with a lock, and with a look at every file whenever one is written. Here it is
-tidied once a day: what was not used for longest goes, until `MOST_BYTES` are left, and with it what a process that was
-stopped left half written, which jax would stumble over for ever. Processes need no lock: one that meets a file that
-another is still writing compiles the program itself.
+The folder is `posterase/programs` in the user's cache. `POSTERASE_COMPILATION_CACHE` names another one, or is `off`. An
+existing JAX cache folder, set by `JAX_COMPILATION_CACHE_DIR` or `jax.config`, is respected, with all other options of
+jax's cache; it is suspended in the same way. A folder that cannot be used is ignored: programs are compiled as usual,
+and `posterase doctor` says why.
+
+jax bounds the folder by itself only with a lock, and looks at every file whenever it writes one. Here the folder is
+tidied once a day: the programs that were not used for longest go, until `MOST_BYTES` are left, and with them files that
+a stopped process left half written, which jax would stumble over for ever. Processes need no lock: one that meets a
+file that another is still writing compiles the program itself.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from posterase.errors import OutputError
 from posterase.files import cache_folder, make_folder
@@ -46,8 +52,9 @@ one is read in a tenth of the time that it takes to compile: all are kept."""
 
 _lock = threading.RLock()
 _inside = 0
-_threshold = JAX_THRESHOLD
-"""What it is outside of our calls."""
+"""How many blocks are open, in all threads."""
+_before: dict[str, Any] = {}
+"""jax's options as they are outside of our calls, where we changed them."""
 _ready: set[Path] = set()
 
 
@@ -74,7 +81,7 @@ def programs() -> Programs:
     if not getattr(jax.config, ENABLED):
         return Programs(None, "jax_enable_compilation_cache is off", False)
     chosen = getattr(jax.config, FOLDER)
-    if chosen and not _inside:
+    if chosen and FOLDER not in _before:
         return Programs(Path(chosen), f"as {FOLDER} says", False)
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return Programs(None, "JAX_COMPILATION_CACHE_DIR is empty", False)
@@ -100,42 +107,57 @@ def default_folder() -> Path:
 @contextmanager
 def programs_kept() -> Iterator[None]:
     """What is compiled in here is kept for the next process; what was kept is not compiled. Also a decorator."""
-    kept = _enter()
+    _enter()
     try:
         yield
     finally:
-        if kept:
-            _leave()
+        _leave()
 
 
-def _enter() -> bool:
+def suspend_cache() -> None:
+    """Neither write programs nor read them, until the outermost `programs_kept` block ends. Outside of one: nothing.
+
+    For programs that hold data. Blocks in other threads do without the cache, too, until all have ended.
+    """
+    with _lock:
+        if _inside:
+            _set(ENABLED, False)
+
+
+def _enter() -> None:
     import jax
 
-    global _inside, _threshold
+    global _inside
     with _lock:
         if not _inside:
             found = programs()
-            if not found.ours or found.folder is None or not _prepared(found.folder):
-                return False
-            jax.config.update(FOLDER, str(found.folder))
-            _threshold = getattr(jax.config, THRESHOLD)
-            if _threshold == JAX_THRESHOLD:
-                jax.config.update(THRESHOLD, 0.0)
+            if found.ours and found.folder is not None and _prepared(found.folder):
+                _set(FOLDER, str(found.folder))
+                if getattr(jax.config, THRESHOLD) == JAX_THRESHOLD:
+                    _set(THRESHOLD, 0.0)
         _inside += 1
-        return True
 
 
 def _leave() -> None:
-    import jax
-    from jax.experimental.compilation_cache.compilation_cache import reset_cache
-
     global _inside
     with _lock:
         _inside -= 1
         if not _inside:
-            jax.config.update(FOLDER, None)
-            jax.config.update(THRESHOLD, _threshold)
-            reset_cache()
+            for name, value in list(_before.items()):
+                _set(name, value)
+            _before.clear()
+
+
+def _set(name: str, value: Any) -> None:
+    """Set one of jax's options for the time of the block."""
+    import jax
+    from jax.experimental.compilation_cache.compilation_cache import reset_cache
+
+    before = getattr(jax.config, name)
+    if before != value:
+        _before.setdefault(name, before)
+        jax.config.update(name, value)
+        reset_cache()  # jax looks at its options once, and then goes on as they were
 
 
 def _prepared(folder: Path) -> bool:

@@ -130,13 +130,39 @@ class Container:
             model=None if self.model is None else kept,
         )
 
+    def at_draws(self, places: Int[np.ndarray, "chain draw"], params: PyTree) -> Container:
+        """The container of some of its draws, at these places with chains laid end to end.
+
+        What belongs to single draws is selected with them. `params` are the selected draws, which must not have moved.
+        """
+        chain, draw = (
+            xr.Variable(SAMPLE_DIMS, each)
+            for each in np.unravel_index(places, jax.tree.leaves(self.fitted)[0].shape[:2])
+        )
+
+        def select(group: xr.Dataset) -> xr.Dataset:
+            if not set(SAMPLE_DIMS) <= set(group.dims):
+                return group
+            bare = group.drop_vars([name for name, each in group.coords.items() if set(each.dims) & set(SAMPLE_DIMS)])
+            numbers = {dim: np.arange(size) for dim, size in zip(SAMPLE_DIMS, places.shape, strict=True)}
+            picked = {name: _at(values.variable, chain, draw) for name, values in bare.data_vars.items()}
+            return xr.Dataset(picked, coords=bare.coords, attrs=bare.attrs).assign_coords(numbers)
+
+        groups = {name: select(group) if name in OF_DRAWS else group for name, group in self.groups.items()}
+        return dataclasses.replace(self, groups=groups, companions=select(self.companions), fitted=params)
+
     def relabelled(self, coords: xr.Dataset, dims: Iterable[str]) -> xr.Dataset:
-        """Coordinates along these axes, bare of all else, with the labels of what was removed blanked out."""
+        """Coordinates along these axes, bare of all else, with the labels of what was removed blanked out.
+
+        Of draws and chains only the numbers stay: another coordinate along them may be a function of the removed rows.
+        """
         if self.present.all():
             return coords
         masks = self._masks(self.present)
         kept = {}
         for name, values in coords.coords.items():
+            if set(values.dims) & set(SAMPLE_DIMS) and name not in SAMPLE_DIMS:
+                continue
             if values.ndim and set(map(str, values.dims)) <= {*SAMPLE_DIMS, *dims}:
                 blank = values.values
                 for axis, dim in enumerate(values.dims):
@@ -252,7 +278,13 @@ class Container:
             return xr.Dataset() if moved else self.companions
         values = self.computed(self.model, params)
         made = {name: (self.companions[name].dims, np.asarray(values[str(name)])) for name in self.companions.data_vars}
-        return _only(xr.Dataset(made), self._masks(self.present)).assign_coords(self.companions.coords)
+        coords = {n: each for n, each in self.companions.coords.items() if not set(each.dims) & set(SAMPLE_DIMS)}
+        return _only(xr.Dataset(made), self._masks(self.present)).assign_coords(coords)
+
+
+def _at(values: xr.Variable, chain: xr.Variable, draw: xr.Variable) -> xr.Variable:
+    """Values at these chains and draws; those without both axes as they are."""
+    return values.isel(chain=chain, draw=draw) if set(SAMPLE_DIMS) <= set(values.dims) else values
 
 
 def fingerprint(values: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, PyTree, Shaped
+from jaxtyping import Array, Key, PyTree, Shaped
 
 from posterase.errors import InvalidOptionError, MeshError, PeerLostError
 from posterase.precision import failed_running
@@ -263,6 +263,15 @@ def place_rows(rows: Shaped[Array, "rows ..."], parts: int) -> Shaped[Array, "fi
 
 
 # --- several processes
+
+
+def agree_on_key(key: Key[Array, ""]) -> Key[Array, ""]:
+    """The first process's key, on every process: draws are the same on all of them."""
+    if jax.process_count() == 1:
+        return key
+    from jax.experimental import multihost_utils
+
+    return jax.random.wrap_key_data(jnp.asarray(multihost_utils.broadcast_one_to_all(jax.random.key_data(key))))
 
 
 def join_processes() -> int:

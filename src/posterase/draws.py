@@ -26,6 +26,7 @@ from posterase.errors import (
     DrawsShapeError,
     IntegerParametersError,
     NonFiniteDrawsError,
+    WeightedDrawsError,
 )
 from posterase.files import written_whole
 from posterase.keys import as_key
@@ -177,8 +178,19 @@ class Draws(eqx.Module):
     # --- the same draws, otherwise
 
     def replace(self, params: PyTree, log_weights: ArrayLike | None = None) -> Draws:
-        """Other values under the same names and labels, with these weights: none, unless they are given."""
-        return Draws(params, log_weights, dims=self.labels.dims, coords=self.labels, container=self.container)
+        """Other draws of the same parameters under the same labels, with these weights: none, unless they are given.
+
+        There may be more or fewer draws than before. Coordinates along draws and chains belong to the draws that were
+        replaced: only the numbers of draws and chains stay, or begin at 0 where there are others.
+        """
+        shape = jax.tree.leaves(params)[0].shape[:2]
+        numbers = SAMPLE_DIMS if shape == (self.n_chains, self.n_draws) else ()
+        coords = self.labels.coords
+        stale = [
+            name for name, each in coords.coords.items() if set(each.dims) & {*SAMPLE_DIMS} and name not in numbers
+        ]
+        labels = Labels(self.labels.dims, coords.drop_vars(stale)) if stale else self.labels
+        return Draws(params, log_weights, dims=labels.dims, coords=labels, container=self.container)
 
     def inside(self, container: Container) -> Draws:
         """The same draws, in a container whose groups belong to them."""
@@ -204,10 +216,11 @@ class Draws(eqx.Module):
         return Draws(params, log_weights, dims=self.labels.dims, coords=coords, container=self.container)
 
     def resample(self, key: Key[Array, ""] | int) -> Draws:
-        """As many draws of equal weight, by systematic resampling over all chains together.
+        """As many draws of equal weight, by systematic resampling over all chains together. For use in memory only.
 
-        Draws repeat in proportion to their weights. Chains lose their meaning: what comes back is one sample, dealt
-        out in random order into arrays of the old shape. Draws without weights come back as they are.
+        Draws repeat in proportion to their weights, so copies give the weights away, and with them the removed rows:
+        what leaves the process is `result.draws` of an erasure. Chains lose their meaning: what comes back is one
+        sample, dealt out in random order into arrays of the old shape. Draws without weights come back as they are.
         """
         typed = as_key(key)
         return self if self.log_weights is None else self.take(self.ancestors(typed))
@@ -224,11 +237,24 @@ class Draws(eqx.Module):
 
     # --- labelled trees and files
 
-    def to_arviz(self) -> xr.DataTree:
-        """A DataTree by ArviZ's schema: `posterior`, and `sample_stats` with the log-weights where there are any.
+    def to_arviz(self, *, include_weights: bool = False) -> xr.DataTree:
+        """A DataTree by ArviZ's schema.
 
         Draws that a bridge made come with the other groups of their container, cut to the rows that are left.
+
+        Parameters
+        ----------
+        include_weights
+            Whether draws with log-weights are converted, the weights as `sample_stats/log_weight`. After an erasure the
+            weights are a function of the removed rows, from which these can be computed: such a tree must not leave
+            memory. Default: weighted draws are an error.
         """
+        if self.log_weights is not None and not include_weights:
+            raise WeightedDrawsError(
+                "these draws carry log-weights, which after an erasure are a function of the removed rows.",
+                "use result.draws or result.to_arviz(), which are equally weighted; in memory only, pass "
+                "include_weights=True.",
+            )
         slashed = [name for name in self.names if "/" in name]
         if slashed:
             raise DrawsShapeError(f"{slashed[0]!r} has a slash, which ArviZ keeps for groups.", "rename the parameter.")
@@ -252,7 +278,7 @@ class Draws(eqx.Module):
         They come as a dict by variable name; with `like`, a tree of parameters, in that tree's structure.
 
         `var_names` picks the parameters: leave out what the model computes from them. Log-weights are read from
-        `sample_stats`, where `to_arviz` puts them. Other groups are not taken along: they saw the removed rows.
+        `sample_stats/log_weight`. Other groups are not taken along: they saw the removed rows.
         """
         if isinstance(tree, (str, os.PathLike)):
             tree = read_tree(tree).load()

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import xarray as xr
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
 
@@ -42,13 +43,26 @@ from posterase.errors import (
     NonFiniteResultError,
     RefusedError,
 )
-from posterase.keys import as_key
+from posterase.keys import as_key, fresh_key
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
+from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.propriety import check_informed, flat_tails
 from posterase.numerics.weights import Estimate, base_weights, parameter_ess
-from posterase.policy import Objection, Policy, Verdict, epsilon_text, plain, rounded
+from posterase.origins import ORIGINS
+from posterase.output import Output, Request, make_output
+from posterase.policy import (
+    ENOUGH_ESS,
+    PUBLIC_CAUSES,
+    Objection,
+    Policy,
+    Verdict,
+    epsilon_text,
+    plain,
+    rounded,
+    rounded_up,
+)
 from posterase.progress import shown
 from posterase.removal import Removal
 from posterase.rows import table_of
@@ -65,8 +79,12 @@ MOST_INPUT_RHAT = 1.1
 
 FEWEST_DRAWS = 20
 
+OUTPUT = 2**31 - 1
+"""What a method's key is folded with for the moves of its output."""
+
 ALLOW = "allow a refit: policy=pe.Policy(refit=True)."
 ADD = "add pe.Refit() to rungs."
+FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws of some parameter"
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
 
 Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
@@ -86,8 +104,21 @@ class Rung:
     objections: list[Objection]
     """Why it was not accepted; empty where it was."""
     seconds: float
+    output: Output | None = None
+    """The draws that may leave memory, where it was accepted."""
     jeffreys: Estimate | None = None
     """KL both ways between the rung's draws, before their weights, and the refit's; where refit draws were given."""
+
+    @property
+    def cost(self) -> Cost:
+        """Of the method and of the moves of its output."""
+        own = Cost() if self.evidence is None else self.evidence.cost
+        return own if self.output is None else own.plus(self.output.cost)
+
+    def at_home(self) -> Rung:
+        """The same, its draws as plain arrays that no mesh of devices holds."""
+        output = self.output and dataclasses.replace(self.output, draws=devices.home(self.output.draws))
+        return dataclasses.replace(self, erased=self.erased and self.erased.at_home(), output=output)
 
     @property
     def evidence(self) -> Evidence | None:
@@ -95,7 +126,15 @@ class Rung:
         return None if self.erased is None else self.erased.evidence
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text."""
+        """For certificates, reports and logs: without figures."""
+        return {
+            "name": self.name,
+            "passed": not self.objections,
+            "objections": [objection.public for objection in self.objections],
+        }
+
+    def diagnostics_dict(self) -> dict[str, Any]:
+        """All figures. They contain information about the removed rows."""
         shown = self.evidence
         figures: dict[str, Any] = {}
         if shown is not None:
@@ -111,6 +150,8 @@ class Rung:
             "objections": [objection.reason for objection in self.objections],
             **figures,
             "jeffreys": plain(self.jeffreys),
+            "correlation": None if self.output is None else plain(self.output.correlation),
+            "output_gradients": None if self.output is None else plain(self.output.cost.gradients),
             "seconds": self.seconds,
         }
 
@@ -136,15 +177,36 @@ class Erasure:
 
     @property
     def draws(self) -> Draws:
-        """Draws of the kept posterior. Where the verdict is a refusal there are none: `RefusedError`."""
+        """Equally weighted draws of the kept posterior, which have forgotten the draws that went in.
+
+        `verdict.draws` says how they were made. Where the verdict is a refusal there are none: `RefusedError`.
+        """
+        output = self._accepted().output
+        assert output is not None
+        return output.draws
+
+    @property
+    def weighted_draws(self) -> Draws:
+        """What the accepted method returned, with its weights where it has any: for memory only.
+
+        Warning: a weight is a function of the removed rows, and one least-squares fit to the weights gives the rows
+        back. Do not write them, or copies made by resampling, to any file; `draws` and `to_arviz()` are for that.
+        """
+        erased = self._accepted().erased
+        assert erased is not None
+        return erased.draws
+
+    def to_arviz(self) -> xr.DataTree:
+        """The draws in the container that they came in, without the removed rows."""
+        return self.draws.to_arviz()
+
+    def _accepted(self) -> Rung:
         if not self.verdict.accepted:
             raise RefusedError(
                 f"the erasure was refused: {self.verdict.reason}",
                 f"{self.verdict.advice} What each rung made is in result.rungs, at your own risk.",
             )
-        erased = self.rungs[-1].erased
-        assert erased is not None
-        return erased.draws
+        return self.rungs[-1]
 
     @property
     def evidence(self) -> Evidence | None:
@@ -152,20 +214,20 @@ class Erasure:
         return self.rungs[-1].evidence if self.rungs else None
 
     @property
+    def demanded_ess(self) -> float:
+        """The fewest effective draws that the policy accepted."""
+        can_move = not isinstance(self.model, StoredLikelihoods)
+        return self.policy.for_draws(parameter_ess(self.before), can_move=can_move).least_ess
+
+    @property
     def jeffreys(self) -> Estimate | None:
         """From the refits that were given, of that rung's draws before their weights."""
         return self.rungs[-1].jeffreys if self.rungs else None
 
     @property
-    def ancestors(self) -> Any:
-        """Which draws of `before` those that came out descend from, where they were resampled; else None."""
-        erased = self.rungs[-1].erased if self.rungs else None
-        return None if erased is None else erased.ancestors
-
-    @property
     def seconds(self) -> float:
         """What the request took, rungs that did not pass included."""
-        return sum(rung.seconds for rung in self.rungs)
+        return sum((rung.seconds for rung in self.rungs), 0.0)
 
     def erase(self, rows: Selection, **options: Any) -> Erasure:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
@@ -197,16 +259,45 @@ class Erasure:
 
         return draw_erasure(self)
 
+    def public_text(self) -> str:
+        """The verdict for terminals and logs: without anything that varies with the values of the removed rows."""
+        lines = [f"{self._rows}: {self.verdict.public()}"]
+        lines += [f"  Draws: {ORIGINS[self.verdict.draws]}"] if self.verdict.draws else []
+        lines += [f"  Note: {note}." for note in self.verdict.notes]
+        lines += [f"  What to do: {self.verdict.advice}"] if self.verdict.advice else []
+        return "\n".join(lines)
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON: the verdict, every rung's figures, the policy. No draws, no data, no row ids."""
+        """Plain JSON for certificates, reports and logs.
+
+        No draws, data or row ids. Of the figures nothing that varies with the values of the removed rows, but for the
+        method, the margin's class, the time and the budget, which are rounded.
+        """
+        returned = self.draws if self.verdict.accepted else None
         return {
+            "posterase": __version__,
+            "removed_rows": self.n_removed,
+            "kept_rows": self.model.n_rows,
+            "verdict": self.verdict.to_dict(),
+            "methods": [rung.to_dict() for rung in self.rungs],
+            "returned": None if returned is None else {"chains": returned.n_chains, "draws": returned.n_draws},
+            "policy": {name: plain(value) for name, value in dataclasses.asdict(self.policy).items()},
+            "spent": rounded_up(self.spent),
+            "seconds": float(f"{self.seconds:.2g}"),
+        }
+
+    def diagnostics_dict(self) -> dict[str, Any]:
+        """Plain JSON with every rung's figures. It contains information about the removed rows: keep it from others."""
+        return {
+            "contains": "information about the removed rows",
             "posterase": __version__,
             "removed_rows": self.n_removed,
             "kept_rows": self.model.n_rows,
             "chains": self.before.n_chains,
             "draws": self.before.n_draws,
-            "verdict": self.verdict.to_dict(),
-            "rungs": [rung.to_dict() for rung in self.rungs],
+            "verdict": self.verdict.diagnostics_dict(),
+            "demanded_ess": plain(self.demanded_ess),
+            "rungs": [rung.diagnostics_dict() for rung in self.rungs],
             "policy": {name: plain(value) for name, value in dataclasses.asdict(self.policy).items()},
             "spent": plain(self.spent),
         }
@@ -219,7 +310,7 @@ def erase(
     draws: Draws,
     rows: Selection,
     *,
-    key: Key[Array, ""] | int = 0,
+    key: Key[Array, ""] | int | None = None,
     policy: Policy | None = None,
     rungs: Sequence[Eraser] | None = None,
     refits: Draws | Sequence[Draws] | None = None,
@@ -239,7 +330,8 @@ def erase(
         Row ids; a mask (numpy, pandas or xarray); labels; a group, `{"county": "ANOKA"}`; or a condition as text,
         `'county == "ANOKA" and floor > 0'`. Names are those of the data's one-dimensional arrays and coordinates.
     key
-        A seed or a jax key: the same key gives the same draws.
+        A seed or a jax key: the same key gives the same draws. None: fresh entropy from the operating system. Moves are
+        reversible for whoever knows their random numbers, so give a key only where the draws are not handed out.
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     rungs
@@ -271,7 +363,7 @@ def erase(
     is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
     policy = Policy() if policy is None else policy
     is_a(policy, Policy, "policy", "use pe.Policy(…).")
-    typed = as_key(key)
+    typed = (fresh_key() if mesh is None else devices.agree_on_key(fresh_key())) if key is None else as_key(key)
     removal = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
@@ -287,6 +379,7 @@ def erase(
     next_key = jax.random.fold_in(typed, len(climbed))  # those before it are for the rungs
     kept = model.without(removal)
     if not isinstance(model, StoredLikelihoods):
+        model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
         _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
@@ -295,11 +388,12 @@ def erase(
     doubts = _doubts(draws, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
+    own = policy.for_draws(parameter_ess(draws), can_move=not isinstance(model, StoredLikelihoods))
     tried: list[Rung] = []
     with devices.over(mesh), shown("erasing", len(climbed), progress) as report:
         spread = model.spread()
         climb = _Climb(
-            spread, kept if spread is model else spread.without(removal), draws, removal, policy, compared, spent
+            spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
         )
         for number, eraser in enumerate(climbed):
             report(type(eraser).__name__, number)
@@ -308,13 +402,14 @@ def erase(
                 break
     tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
     if mesh is not None:
-        tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.at_home()) for rung in tried]
+        tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    verdict = _verdict(tried, draws, policy, doubts, way_out)
-    if verdict.accepted and came is not None and tried[-1].erased is not None:
-        erased = tried[-1].erased.draws
-        assert erased.container is not None
-        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *erased.container.told(came, erased.params)))
+    verdict = _verdict(tried, draws, own, doubts, way_out)
+    output = tried[-1].output if tried and verdict.accepted else None
+    if came is not None and output is not None:
+        assert output.draws.container is not None
+        notes = output.draws.container.told(came, output.draws.params)
+        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *notes))
     last = tried[-1].evidence if tried else None
     if not verdict.accepted or last is None:
         after = spent
@@ -322,7 +417,8 @@ def erase(
         after = 0.0
     else:
         after = spent + policy.spends(last)
-    return Erasure(verdict, tried, kept, draws, compared, removal.n_rows, policy, after, next_key)
+    model = kept if output is None or not isinstance(kept, StoredLikelihoods) else output.model
+    return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key)
 
 
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
@@ -357,10 +453,10 @@ def _doubts(draws: Draws, policy: Policy, spent: float) -> list[Objection]:
     if worst and rhat[worst] > MOST_INPUT_RHAT:
         modes = different_modes(draws)
         said = modes or f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
-        found.append(Objection(said, RELABEL if modes else "Run them on."))
+        found.append(Objection("modes" if modes else "chains", said, RELABEL if modes else "Run them on."))
     if spent > policy.budget:
         said = f"earlier erasures have spent {spent:.2f} of a budget of {policy.budget:g}: a refit is demanded"
-        found.append(Objection(said, ""))
+        found.append(Objection("budget", said, ""))
     return found
 
 
@@ -401,17 +497,33 @@ class _Climb(NamedTuple):
         try:
             erased = self._run(key, eraser, before)
         except (NonFiniteResultError, DivergedError) as error:
-            return Rung(name, None, [Objection(error.problem, error.advice)], time.perf_counter() - started)
-        seconds = time.perf_counter() - started
+            objection = Objection("error", error.problem, error.advice)
+            return Rung(name, None, [objection], time.perf_counter() - started)
         objections = self.policy.objections(erased.evidence)
         refitted = isinstance(eraser, Refit)
         if not objections and not refitted and self.spent + self.policy.spends(erased.evidence) > self.policy.budget:
             had = f"{self.spent:.2f} of a budget of {self.policy.budget:g}"
             said = f"earlier erasures have spent {had}, and this is more: a refit is demanded"
-            objections = [Objection(said, ADD if self.policy.refit else "")]
+            objections = [Objection("budget", said, ADD if self.policy.refit else "")]
         if not objections:
             objections = self._improper(erased.draws)
-        return Rung(name, erased, objections, seconds, _jeffreys(erased, self.refits))
+        output = None
+        if not objections:
+            output, objections = self._output(key, eraser, erased)
+        seconds = time.perf_counter() - started
+        return Rung(name, erased, objections, seconds, output, _jeffreys(erased, self.refits))
+
+    def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> tuple[Output | None, list[Objection]]:
+        """Draws that may leave memory; or what speaks against them."""
+        request = Request(self.model, self.kept, self.removal, self.policy)
+        try:
+            made = make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request)
+        except (NonFiniteResultError, DivergedError) as error:
+            return None, [Objection("error", error.problem, error.advice)]
+        if isinstance(made, Objection):
+            return None, [made]
+        few = [] if eraser.samples_anew else self.policy.too_few(made.ess)
+        return (None, few) if few else (made, [])
 
     def _improper(self, erased: Draws) -> list[Objection]:
         if isinstance(self.kept, StoredLikelihoods):
@@ -421,7 +533,7 @@ class _Climb(NamedTuple):
         if not flat:
             return []
         said = f"the kept density does not fall off along {', '.join(flat)}: it may have no posterior"
-        return [Objection(said, "give it a proper prior.")]
+        return [Objection("improper", said, "give it a proper prior.")]
 
     def _run(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Erased:
         """A rung that starts from transported draws takes those of the rung before, where that has made them."""
@@ -447,12 +559,15 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
 def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str) -> Verdict:
     if not tried:
         advice = _advised([doubt.advice for doubt in doubts], way_out or ADD)
-        return Verdict(False, "refused", "", "; ".join(doubt.reason for doubt in doubts), advice)
-    notes = tuple(doubt.reason for doubt in doubts)
+        public = "; ".join(doubt.public for doubt in doubts)
+        return Verdict(False, "refused", "", "; ".join(d.reason for d in doubts), advice, public_reason=public)
+    notes = tuple(doubt.public for doubt in doubts)
     modes = different_modes(draws)
-    notes = notes if not modes or modes in notes else (*notes, modes)
+    notes = notes if not modes or PUBLIC_CAUSES["modes"] in notes else (*notes, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence
+    if min(parameter_ess(draws).values()) < ENOUGH_ESS:
+        notes = (*notes, FEW)
     if last.objections or shown is None:
         return _refusal(tried, draws, policy, modes, way_out)
     if shown.rhat is not None:
@@ -462,7 +577,9 @@ def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objec
         kind = "moved" if shown.epsilon is None else "measured"
         figures = [] if shown.pareto_k is None else [f"k̂ {shown.pareto_k:.2f}"]
         figures.append(epsilon_text(shown.epsilon))
-    figures.append(f"ESS {shown.least_ess:.0f}")
+    assert last.output is not None
+    margin, ess = policy.margin(shown), min(last.output.ess.values())
+    figures.append(f"ESS {ess:.0f}")
     if last.jeffreys is not None:
         figures.append(f"Jeffreys from the refits, before weights, ≈ {last.jeffreys}")
     return Verdict(
@@ -471,9 +588,12 @@ def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objec
         last.name,
         ", ".join(figures),
         pareto_k=shown.pareto_k,
-        ess=shown.least_ess,
+        ess=ess,
         epsilon=shown.epsilon,
-        notes=notes,
+        notes=(*last.output.notes, *notes),
+        margin=margin,
+        draws=last.output.origin,
+        public_reason=f"the diagnostics passed with a {margin} margin",
     )
 
 
@@ -483,18 +603,20 @@ def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str, way_ou
     reason = f"{last.name}: {last.objections[0].reason}"
     had = parameter_ess(draws)
     worst = min(had, key=lambda name: had[name])
+    public = f"{last.name}: {last.objections[0].public}"
     advice = []
     if modes:
         reason = modes if modes in reason else f"{modes}; {reason}"
+        public = f"{PUBLIC_CAUSES['modes']}; {public}"
         advice.append(RELABEL)
-    elif had[worst] < policy.ess:
-        reason = (
-            f"the draws that went in have {had[worst]:.0f} effective draws of {worst}, below {policy.ess:g}; {reason}"
-        )
+    elif had[worst] < policy.least_ess:
+        few = f"{had[worst]:.0f} effective draws of {worst}, below {policy.least_ess:.4g}"
+        reason = f"the draws that went in have {few}; {reason}"
+        public = f"the draws that went in have too few effective ones; {public}"
         advice.append("Draw more.")
     else:
         advice.append(last.objections[0].advice)
-    return Verdict(False, "refused", "", reason, _advised(advice, way_out), notes=())
+    return Verdict(False, "refused", "", reason, _advised(advice, way_out), public_reason=public)
 
 
 def _advised(advice: list[str], way_out: str) -> str:
@@ -528,7 +650,7 @@ def _line(rung: Rung) -> tuple[str, ...]:
         f"{shown.least_ess:.0f}",
         "not measured" if shown.epsilon is None else rounded(shown.epsilon),
         "" if rung.jeffreys is None else str(rung.jeffreys),
-        f"{shown.cost.evaluations:.0f}",
+        f"{rung.cost.evaluations:.0f}",
         seconds,
         said,
     )

@@ -96,6 +96,10 @@ class IntegerParametersError(PosteraseError, TypeError):
     """Parameters that are not real numbers."""
 
 
+class WeightedDrawsError(PosteraseError, ValueError):
+    """Draws with log-weights where draws would leave memory: the weights are a function of the removed rows."""
+
+
 class NonFiniteDrawsError(PosteraseError, ValueError):
     """NaN or infinity among the draws or their weights."""
 

@@ -47,8 +47,11 @@ def check_writable(target: Path) -> None:
 
 
 @contextmanager
-def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A path beside the target to write to; it takes the target's place when all went well, and vanishes if not."""
+def written_whole(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[Path]:
+    """Yield a path beside the target to write to; it replaces the target on success and is deleted on failure.
+
+    A private file can be read and written by its owner alone (mode 0600) from the moment it is created.
+    """
     target = Path(path)
     check_writable(target)
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=f".part{target.suffix}")
@@ -56,9 +59,10 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     beside = Path(name)
     try:
         yield beside
-        umask = os.umask(0)
-        os.umask(umask)
-        beside.chmod(0o666 & ~umask)  # mkstemp makes files that only their owner can read
+        if not private:  # mkstemp creates files that only their owner can read
+            umask = os.umask(0)
+            os.umask(umask)
+            beside.chmod(0o666 & ~umask)
         beside.replace(target)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -1,6 +1,8 @@
-"""Random keys: a jax key, or a seed that makes one."""
+"""Random keys: a jax key, a seed that makes one, or entropy of the operating system."""
 
 from __future__ import annotations
+
+import secrets
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,15 @@ import numpy as np
 from jaxtyping import Array, Key
 
 from posterase.errors import InvalidKeyError
+
+
+def fresh_key() -> Key[Array, ""]:
+    """A key that nobody can guess.
+
+    Who knows the key of an erasure can replay its random numbers, and moves are reversible: from the new draws alone
+    such a person could go back to the old ones.
+    """
+    return jax.random.wrap_key_data(jnp.asarray([secrets.randbits(32), secrets.randbits(32)], jnp.uint32))
 
 
 def as_key(key: object) -> Key[Array, ""]:

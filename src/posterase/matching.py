@@ -110,6 +110,7 @@ def match_refits(
         kind="refused" if reasons else "matched empirically",
         rung="" if reasons else "a match with refits",
         reason=f"{'; '.join(reasons)} ({against})" if reasons else f"matched empirically {against}; {told}",
+        public_reason=f"the predictions {'do not match' if reasons else 'match'} those of {len(refits)} refits",
         advice="continue longer on the kept rows, shift with another curvature, or refit." if reasons else "",
     )
     return Matched(verdict, own, others, difference, floor)

@@ -37,6 +37,8 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from posterase import checks, devices
+from posterase.closures import holds_arrays
+from posterase.compilation import suspend_cache
 from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
@@ -206,10 +208,26 @@ class AbstractModel(eqx.Module):
         self.check_functions(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), draws.params))
 
     def check_functions(self, params: PyTree) -> None:
-        """Check what the model's functions return at parameters of such shapes; once for each kind of model."""
+        """Check what the model's functions return at parameters of such shapes; once for each kind of model.
+
+        It must come before anything of the model is compiled: functions that hold arrays of their own suspend the
+        compilation cache, so that no row of theirs is written to disk.
+        """
         leaves, structure = jax.tree.flatten((self, params))
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
-        checks.once((structure, shapes, widest_float()), lambda: self._check_functions(params))
+
+        def check() -> bool:
+            self._check_functions(params)
+            return self._holds_arrays(params)
+
+        if checks.once((structure, shapes, widest_float()), check):
+            suspend_cache()
+
+    def _holds_arrays(self, params: PyTree) -> bool:
+        """Whether the model's functions use arrays that are neither its leaves nor parameters."""
+        bucket = np.zeros(SMALLEST_BUCKET, np.int32)
+        removal = Removal(padded_ids=as_jax(bucket), counted=as_jax(bucket, bool))
+        return holds_arrays(_densities_and_slopes, self, params, removal)
 
     def _check_example(self, params: PyTree) -> None:
         check_known(self.transforms, parameter_names(params), "transforms")
@@ -497,6 +515,15 @@ class _InUse:
 
 
 _in_use = _InUse()
+
+
+def _densities_and_slopes(model: AbstractModel, params: PyTree, removal: Removal) -> PyTree:
+    """All that erasers compile of a model: with derivatives, since a function may have rules of its own for them."""
+
+    def densities(theta: PyTree) -> Float[Array, ""]:
+        return model.log_density(theta) + model.log_removed_density(theta, removal)
+
+    return jax.value_and_grad(densities)(model.unconstrain(params))
 
 
 def with_rows(model: M, data: PyTree, present: Bool[Array, " rows"]) -> M:

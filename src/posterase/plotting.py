@@ -75,9 +75,11 @@ class Sample(NamedTuple):
 def samples_of(result: Erasure) -> list[Sample]:
     """The draws before, after, and of refits that were given."""
     found = [Sample.of("before", result.before)]
-    after = result.rungs[-1].erased if result.rungs else None
-    if after is not None:
-        found.append(Sample.of("after" if result.verdict.accepted else "after (refused)", after.draws))
+    tried = result.rungs[-1].erased if result.rungs else None
+    if result.verdict.accepted:
+        found.append(Sample.of("after", result.draws))
+    elif tried is not None:
+        found.append(Sample.of("after (refused)", tried.draws))
     return found + [Sample.of("refit", refit) for refit in result.refits]
 
 
@@ -172,5 +174,5 @@ def _draw_ess(axis: Any, result: Erasure) -> None:
         width=0.5,
     )
     axis.set_xlim(-0.5, max(len(known), FEWEST_BARS) - 0.5)
-    axis.axhline(result.policy.ess, color=BLACK, lw=1, ls="--")
+    axis.axhline(result.demanded_ess, color=BLACK, lw=1, ls="--")
     axis.set_title("effective draws, worst parameter\n(wanted above the line)", fontsize=9)

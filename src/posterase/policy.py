@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from posterase.assess.bounds import total_variation
@@ -11,10 +13,53 @@ from posterase.erasers.evidence import Evidence
 from posterase.erasers.refit import MOST_RHAT
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
+from posterase.origins import Origin
 
 Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
 """How an acceptance was come by: ε was measured; moves and their diagnostics passed, ε was not measured; chains of a
 refit agree; a network behaves as refits do."""
+
+Margin = Literal["wide", "narrow"]
+"""How far the diagnostics of an accepted result are from their limits: wide where each has at least a factor of two."""
+
+Cause = Literal[
+    "pareto_k",
+    "ess",
+    "epsilon",
+    "epsilon not measured",
+    "residual",
+    "rhat",
+    "diagnostics",
+    "budget",
+    "improper",
+    "error",
+    "chains",
+    "modes",
+    "no output",
+]
+"""What speaks against a result."""
+
+PUBLIC_CAUSES: dict[Cause, str] = {
+    "pareto_k": "k̂ is above its limit",
+    "ess": "there are too few effective draws",
+    "epsilon": "ε is above its limit",
+    "epsilon not measured": "ε was not measured, which the policy needs",
+    "residual": "the linear solver left too much",
+    "rhat": "R̂ is above its limit",
+    "diagnostics": "the method's own diagnostics did not pass",
+    "budget": "the budget of repeated erasures is spent",
+    "improper": "the kept posterior may be improper",
+    "error": "the method ended in an error",
+    "chains": "the chains that went in disagree",
+    "modes": "the chains that went in are in different modes",
+    "no output": "no draws could be made that have forgotten the old ones",
+}
+"""The same in words that do not depend on the values of the removed rows."""
+
+ENOUGH_ESS = 400.0
+
+BUDGET_STEP = 0.05
+"""What is published of a budget is rounded up to a multiple of this."""
 
 
 FINEST_EPSILON = 1e-4
@@ -28,14 +73,16 @@ class Policy:
     Examples
     --------
     >>> import posterase as pe
-    >>> pe.Policy(epsilon=0.01, refit=True).ess
-    400.0
+    >>> pe.Policy(epsilon=0.01, ess=1000.0).epsilon
+    0.01
     """
 
     pareto_k: float | None = None
     """The largest k̂. None: min(1 − 1/log₁₀(draws), 0.7), as its authors advise."""
-    ess: float = 400.0
-    """The fewest effective draws for mean and variance of any parameter (Vehtari et al. 2021 advise 400)."""
+    ess: float | None = None
+    """The fewest effective draws for mean and variance of any parameter. None: 400, as Vehtari et al. (2021) advise, or
+    a quarter of what the draws that went in have, where that is less, so that Monte Carlo errors at most double. With
+    stored log-likelihoods alone, a quarter of that."""
     epsilon: float = 0.05
     """The largest ε, in nats, of a returned draw, where it is measured."""
     need_epsilon: bool = False
@@ -63,36 +110,73 @@ class Policy:
             value = getattr(self, field.name)
             if field.name in ("refit", "need_epsilon"):
                 is_a(value, bool, field.name, "use True or False.")
-            elif not (field.name == "pareto_k" and value is None):
+            elif not (field.name in ("pareto_k", "ess") and value is None):
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if not number or not value >= 0:
                     raise InvalidOptionError(f"Policy: {field.name} is {value!r}.", "use a number, not negative.")
+
+    def for_draws(self, ess: Mapping[str, float], *, can_move: bool) -> Policy:
+        """The same with the demand for effective draws as a number, given those of the draws that go in.
+
+        Where draws cannot be moved, what comes out is a subset of them, and there is nothing better to climb to: a
+        quarter of the default demand will do.
+        """
+        demand = min(ENOUGH_ESS, min(ess.values()) / 4)
+        return self if self.ess is not None else dataclasses.replace(self, ess=demand if can_move else demand / 4)
+
+    @property
+    def least_ess(self) -> float:
+        """The fewest effective draws, where nothing is known of the draws that go in."""
+        return ENOUGH_ESS if self.ess is None else self.ess
+
+    def margin(self, evidence: Evidence) -> Margin:
+        """How far the diagnostics that passed are from their limits."""
+        limit = evidence.threshold if self.pareto_k is None else self.pareto_k
+        wide = evidence.least_ess >= 2 * self.least_ess
+        if evidence.pareto_k is not None and limit is not None:
+            wide &= evidence.pareto_k <= limit / 2
+        if evidence.epsilon is not None:
+            wide &= evidence.epsilon.value <= self.epsilon / 2
+        if evidence.residual is not None:
+            wide &= evidence.residual <= self.residual / 2
+        if evidence.rhat is not None:
+            wide &= evidence.rhat - 1 <= (self.rhat - 1) / 2
+        return "wide" if wide else "narrow"
 
     def objections(self, evidence: Evidence) -> list[Objection]:
         """Why this evidence is not enough; nothing where it is."""
         found = []
         if evidence.flaw:
-            found.append(Objection(evidence.flaw, evidence.advice))
+            found.append(Objection("diagnostics", evidence.flaw, evidence.advice))
         if evidence.pareto_k is not None and evidence.threshold is not None:
             limit = evidence.threshold if self.pareto_k is None else self.pareto_k
             if evidence.pareto_k == float("inf"):
-                found.append(Objection("k̂ cannot be estimated from these draws", "use more draws."))
+                found.append(Objection("pareto_k", "k̂ cannot be estimated from these draws", "use more draws."))
             elif not evidence.pareto_k <= limit:
-                found.append(Objection(f"k̂ {evidence.pareto_k:.2f} above {limit:.2f}", "use more draws."))
+                reason = f"k̂ {evidence.pareto_k:.2f} above {limit:.2f}"
+                found.append(Objection("pareto_k", reason, "use more draws."))
         if evidence.residual is not None and not evidence.residual <= self.residual:
-            found.append(Objection(f"the solver left {evidence.residual:.0%}", "use another solver, or more steps."))
+            reason = f"the solver left {evidence.residual:.0%}"
+            found.append(Objection("residual", reason, "use another solver, or more steps."))
         if evidence.rhat is not None and not evidence.rhat <= self.rhat:
-            found.append(Objection(f"R̂ {evidence.rhat:.3f} above {self.rhat:g}", "use more draws or a longer warm-up."))
-        if not evidence.least_ess >= self.ess:
-            worst = min(evidence.ess, key=lambda name: evidence.ess[name])
-            found.append(
-                Objection(f"{evidence.least_ess:.0f} effective draws of {worst}, below {self.ess:g}", "use more draws.")
-            )
+            reason = f"R̂ {evidence.rhat:.3f} above {self.rhat:g}"
+            found.append(Objection("rhat", reason, "use more draws or a longer warm-up."))
+        found += self.too_few(evidence.ess)
         if evidence.epsilon is not None and not found and not evidence.epsilon.value <= self.epsilon:
-            found.append(Objection(f"{epsilon_text(evidence.epsilon)} above {self.epsilon:g}", "use more draws."))
+            reason = f"{epsilon_text(evidence.epsilon)} above {self.epsilon:g}"
+            found.append(Objection("epsilon", reason, "use more draws."))
         if self.need_epsilon and evidence.epsilon is None and evidence.rhat is None:
-            found.append(Objection("ε not measured, which the policy needs", "remove fewer rows at a time."))
+            reason = "ε not measured, which the policy needs"
+            found.append(Objection("epsilon not measured", reason, "remove fewer rows at a time."))
         return found
+
+    def too_few(self, ess: Mapping[str, float]) -> list[Objection]:
+        """Whether some parameter has too few effective draws."""
+        worst = min(ess, key=lambda name: ess[name])
+        if ess[worst] >= self.least_ess:
+            return []
+        reason = f"{ess[worst]:.0f} effective draws of {worst}, below {self.least_ess:.4g}"
+        return [Objection("ess", reason, "use more draws.")]
 
     def spends(self, evidence: Evidence) -> float:
         """What accepting this adds to the budget: min(1, √(ε/2)); nothing for a refit."""
@@ -107,13 +191,23 @@ class Policy:
 class Objection:
     """A reason not to accept, and what to do about it."""
 
+    cause: Cause
     reason: str
+    """With figures: for people who may know the removed rows."""
     advice: str
+
+    @property
+    def public(self) -> str:
+        """The reason without anything that varies with the values of the removed rows."""
+        return PUBLIC_CAUSES[self.cause]
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Accepted, and by which rung with which figures; or refused, why, and what to do."""
+    """Accepted, and by which rung with which figures; or refused, why, and what to do.
+
+    `reason` has figures, which are functions of the removed rows; `public()` and `to_dict()` have none.
+    """
 
     accepted: bool
     kind: Kind
@@ -127,6 +221,16 @@ class Verdict:
     """KL in nats from the law of a returned draw to the kept posterior. None: not measured."""
     notes: tuple[str, ...] = ()
     """What else a reader should know."""
+    margin: Margin | None = None
+    """How far the diagnostics of an accepted result are from their limits."""
+    draws: Origin | None = None
+    """What happened to the draws that are returned."""
+    public_reason: str = ""
+    """The reason without figures."""
+
+    def public(self) -> str:
+        """One line without anything that varies with the values of the removed rows, but for the margin's class."""
+        return f"accepted by {self.rung}: {self.public_reason}" if self.accepted else f"refused: {self.public_reason}"
 
     def __str__(self) -> str:
         lines = [f"accepted by {self.rung}: {self.reason}" if self.accepted else f"refused: {self.reason}"]
@@ -136,7 +240,20 @@ class Verdict:
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and text."""
+        """For certificates, reports and logs: nothing that varies with the values of the removed rows but `margin`."""
+        return {
+            "accepted": self.accepted,
+            "kind": self.kind,
+            "method": self.rung or None,
+            "margin": self.margin,
+            "reason": self.public_reason,
+            "advice": self.advice or None,
+            "draws": self.draws,
+            "notes": list(self.notes),
+        }
+
+    def diagnostics_dict(self) -> dict[str, Any]:
+        """All figures. They contain information about the removed rows."""
         return {
             "accepted": self.accepted,
             "kind": self.kind,
@@ -147,7 +264,14 @@ class Verdict:
             "ess": plain(self.ess),
             "epsilon": plain(self.epsilon),
             "notes": list(self.notes),
+            "margin": self.margin,
+            "draws": self.draws,
         }
+
+
+def rounded_up(spent: float) -> float:
+    """A budget as it is published: up to the next multiple of `BUDGET_STEP`, free of rounding noise."""
+    return round(math.ceil(round(spent / BUDGET_STEP, 6)) * BUDGET_STEP, 2)
 
 
 def epsilon_text(epsilon: Estimate | None) -> str:

@@ -50,6 +50,11 @@ class LikelihoodBlock:
         places = np.flatnonzero(left[self.rows])
         return LikelihoodBlock(self.size, [each[:, :, places] for each in self.variables], self.rows[places])
 
+    def at_draws(self, chain: xr.Variable, draw: xr.Variable) -> LikelihoodBlock:
+        """The same at some of the draws."""
+        picked = [each.isel({each.dims[0]: chain, each.dims[1]: draw}) for each in self.variables]
+        return LikelihoodBlock(self.size, picked, self.rows)
+
 
 class StoredLikelihoods(AbstractModel):
     """A model of which nothing is known but its rows' log-likelihoods at some draws."""
@@ -67,6 +72,13 @@ class StoredLikelihoods(AbstractModel):
         self.present = jnp.concatenate([jnp.isin(jnp.arange(block.size), block.rows) for block in self.blocks])
         self.transforms = {}
         self.fitted = fitted
+
+    def at_draws(self, places: Int[np.ndarray, "chain draw"], draws: Draws) -> StoredLikelihoods:
+        """The same for some of its draws: `draws`, which are at these places with chains laid end to end."""
+        shape = jax.tree.leaves(self.fitted)[0].shape[:2]
+        index = [xr.Variable(("chain", "draw"), each) for each in np.unravel_index(places, shape)]
+        selected = StoredLikelihoods([block.at_draws(*index) for block in self.blocks], draws.params)
+        return eqx.tree_at(lambda each: each.present, selected, self.present)
 
     def removed_at(self, draws: Draws, removal: Removal) -> Float[np.ndarray, "chain draw"]:
         """Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""

@@ -45,7 +45,7 @@ from posterase.assess.samples import Sample
 from posterase.assess.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
 from posterase.assess.table import Assessment, Figure, NotMeasured
 from posterase.assess.two_sample import tell_apart
-from posterase.compilation import programs_kept
+from posterase.compilation import programs_kept, suspend_cache
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
 from posterase.log_densities import LogDensity
@@ -162,6 +162,8 @@ def assess(
     >>> found.verdicts["log-likelihood of removed rows"]
     'at the floor'
     """
+    if callable(labels) or metrics:
+        suspend_cache()  # whatever they compile may hold rows
     work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, key)
     every = {**METRICS, **_more(metrics)}
     figures: list[Figure] = []

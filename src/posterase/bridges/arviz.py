@@ -293,7 +293,7 @@ def with_groups(
     remarks
         What every verdict on these draws must say.
     """
-    posterior = draws.to_arviz()["posterior"].to_dataset()
+    posterior = draws.to_arviz(include_weights=True)["posterior"].to_dataset()
     every = {**groups, "posterior": posterior}
     size = next((group.sizes[row_dim] for group in groups.values() if row_dim in group.sizes), None)
     if size is None:

@@ -153,7 +153,7 @@ def _from_draws(
         fitting = {n: d for n, d in named.items() if n in draws and len(d) == np.ndim(draws[n]) - len(SAMPLE_DIMS)}
         draws = Draws(dict(draws), dims=fitting, coords=coords)
     if isinstance(draws, Draws):
-        draws = draws.to_arviz()
+        draws = draws.to_arviz(include_weights=True)
     if isinstance(draws, xr.Dataset):
         draws = xr.DataTree.from_dict({"posterior": draws})
     return opened(draws)

@@ -20,7 +20,7 @@ import numpy as np
 import pytensor.tensor as pt
 from jaxtyping import Array, Bool, Float
 from pymc.model.transform.conditioning import remove_value_transforms
-from pytensor.compile.mode import get_mode
+from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
@@ -32,6 +32,9 @@ from posterase.bridges.discovery import by_rows, left_in_memory, with_arguments
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Program, Site
 from posterase.errors import AmbiguousRowsError, UnsupportedModelError
 from posterase.transforms import Transform
+
+IN_PYTHON = Mode(linker="py", optimizer=None)
+"""How to evaluate rows: PyTensor writes what it compiles with Numba to its cache, and constants with it."""
 
 INSTEAD = "store log-likelihoods (pm.compute_log_likelihood(idata)) and reweight: pe.from_arviz(idata)."
 
@@ -362,7 +365,7 @@ def _rows_of(
     for name, density in densities.items():
         shape, batch = known.get(name), density.type.ndim
         if shape is None:
-            shape = np.shape(values[name].eval())
+            shape = np.shape(values[name].eval(mode=IN_PYTHON))
         if batch == 0:
             raise UnsupportedModelError(
                 f"the variable {name!r} has one likelihood for {'×'.join(map(str, shape)) or 'one'} values: no row can "

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from jaxtyping import Float
 from posterase.bridges.arviz import DATA_GROUPS, axes_of, check_sampled, labelled, make_container, opened, sampled
 from posterase.bridges.assembly import changed, same
 from posterase.bridges.programs import check_parameters
+from posterase.bridges.pystan_cache import delete_cached_chains, describe_cached_chains
 from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length, packed
 from posterase.bridges.stan_model import Host, Parameter, StanModel, check_same_parameters, unconstrained
 from posterase.bridges.stan_programs import (
@@ -30,7 +31,6 @@ from posterase.bridges.stan_programs import (
     Data,
     PyStanProgram,
     StanPosterior,
-    StanProgram,
     is_odd,
 )
 from posterase.container import SAMPLE_DIMS
@@ -45,6 +45,7 @@ from posterase.errors import (
     StanProgramError,
     UnsupportedModelError,
 )
+from posterase.extras import need
 from posterase.rows import Block, columns_of
 
 ROWS = "row"
@@ -100,18 +101,20 @@ def from_stan(
     draws
         The draws, in the container that they go out in again.
     """
-    compile_, given = _program(program, data)
+    given, source = _given(program, data), _source(program)
     arrays, groups = as_arrays(given), _groups(draws)
     check_sampled(groups)
     _check_arrays(arrays, groups)
     size, default = _size(arrays, n_rows, subset is not None)
-    compiled = compile_()
+    compiled = PyStanProgram(source) if isinstance(source, str) else BridgeStanProgram(source)
     posterior = compiled.with_data(arrays)
     parameters, transformed = _kinds(posterior, groups["posterior"])
     cut: Subset = subset if subset is not None else default  # type: ignore[assignment] # one of them is there
     host = Host(compiled, cut, parameters)
     thetas = _unconstrained(host, posterior, groups["posterior"])
     remarks = _check_noted(posterior, groups, thetas)
+    if isinstance(source, str):
+        remarks += describe_cached_chains(source)
     fewer, told = _check_subset(host, arrays, posterior, size)
     alike = [name for name in transformed if posterior.shapes[name] == fewer.shapes.get(name)]
     spread = thetas.std(axis=0)
@@ -125,40 +128,76 @@ def from_stan(
     return model, _inside(model, arrays, groups, size, preprocessing, remarks + told)
 
 
+def clear_pystan_cache(program: Any) -> int:
+    """Delete the draws of a program that PyStan keeps in the user's cache.
+
+    PyStan writes what it samples with a random seed to files, and an erasure leaves them as they are: they hold the
+    draws from before it. The verdict says how many there are, and nothing deletes them unasked. The compiled program
+    stays; PyStan samples anew when it is next asked for these draws.
+
+    Parameters
+    ----------
+    program
+        The program's text, a `.stan` file, or what `stan.build` returned, exactly as PyStan got it: its cache is sorted
+        by the program's text, and by the Python that sampled.
+
+    Returns
+    -------
+    How many files were deleted, one per chain. Data do not matter: draws of all fits of the program are deleted.
+    """
+    source = _source(program)
+    if not isinstance(source, str):
+        raise InvalidTypeError("program is a library.", "pass the text of the program that PyStan sampled.")
+    need("httpstan", "clear_pystan_cache", "stan")
+    return delete_cached_chains(source)
+
+
 # --- what was given
 
 
-def _program(program: Any, data: Any) -> tuple[Callable[[], StanProgram], Mapping[str, Any]]:
-    """How to compile the program, and its data."""
-    built = type(program).__module__.split(".")[0], type(program).__name__
-    if built == ("stan", "Model") and data is None:
-        data = program.data
-    if not isinstance(data, Mapping):
-        raise InvalidTypeError(f"data is a {type(data).__name__}.", "pass the data of the fit, a dict by name.")
-    if built == ("stan", "Model"):
-        return lambda: PyStanProgram(program.program_code), data
-    if built == ("bridgestan", "StanModel"):
-        return lambda: BridgeStanProgram(Path(program.lib_path)), data
+def _source(program: Any) -> str | Path:
+    """The program's text, or the library that BridgeStan compiled of it."""
+    if _is_built(program):
+        return program.program_code
+    if _is_instance(program, "bridgestan", "StanModel"):
+        return Path(program.lib_path)
     if not isinstance(program, (str, os.PathLike)):
         raise InvalidTypeError(
             f"program is a {type(program).__name__}.", "pass its text, a .stan file, or what stan.build returned."
         )
     text = os.fspath(program)
-    if "\n" not in text and "{" not in text:
-        path = Path(text)
-        if not path.is_file():
-            raise InputFileError(f"there is no file {text!r}.", "pass a .stan file, or the program's text.")
-        if path.suffix in LIBRARIES:
-            return lambda: BridgeStanProgram(path), data
-        text = path.read_text(encoding="utf-8")
-    return lambda: PyStanProgram(text), data
+    if "\n" in text or "{" in text:
+        return text
+    path = Path(text)
+    if not path.is_file():
+        raise InputFileError(f"there is no file {text!r}.", "pass a .stan file, or the program's text.")
+    return path if path.suffix in LIBRARIES else path.read_text(encoding="utf-8")
+
+
+def _is_built(program: Any) -> bool:
+    """Whether it is what `stan.build` returned."""
+    return _is_instance(program, "stan", "Model")
+
+
+def _is_instance(value: Any, package: str, name: str) -> bool:
+    """Whether a value is of a class of this name, of a package that need not be installed."""
+    return (type(value).__module__.split(".")[0], type(value).__name__) == (package, name)
+
+
+def _given(program: Any, data: Any) -> Mapping[str, Any]:
+    """The data of the fit."""
+    if data is None and _is_built(program):
+        data = program.data
+    if not isinstance(data, Mapping):
+        raise InvalidTypeError(f"data is a {type(data).__name__}.", "pass the data of the fit, a dict by name.")
+    return data
 
 
 def _groups(draws: Any) -> dict[str, xr.Dataset]:
     """Draws as ArviZ has them, with the log densities that Stan noted where they are there."""
     if isinstance(draws, Draws):
-        return opened(draws.to_arviz())
-    if type(draws).__module__.split(".")[0] == "stan" and type(draws).__name__ == "Fit":
+        return opened(draws.to_arviz(include_weights=True))
+    if _is_instance(draws, "stan", "Fit"):
         arrays = {name: _by_chain(draws, name) for name in (*draws.param_names, "lp__")}
         noted = {"lp": arrays.pop("lp__")}
         return {"posterior": _dataset(arrays), "sample_stats": _dataset(noted)}
@@ -333,8 +372,8 @@ def _check_noted(posterior: StanPosterior, groups: Mapping[str, xr.Dataset], the
     rounded = np.ptp(apart) <= NOTED * (1 + np.abs(flat).max()) or apart.std() <= ROUNDING * flat.std()
     if not rounded:
         raise DataChangedError(
-            f"the log densities noted with the draws are not those of this program with these data: they differ by "
-            f"{apart.min():.6g} to {apart.max():.6g}, more than a constant.",
+            "the log densities noted with the draws are not those of this program with these data: they differ by more "
+            "than a constant.",
             "pass the program and the data that the draws were fitted with.",
         )
     return ()

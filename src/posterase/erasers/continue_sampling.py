@@ -14,6 +14,7 @@ The velocities of SGHMC are drawn anew: those that made the draws have seen the 
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -30,6 +31,7 @@ from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
+from posterase.origins import Origin
 from posterase.removal import Removal
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
@@ -67,6 +69,8 @@ class Continue(Eraser):
         An eraser that moves the draws first: `InfluenceShift(weigh=False)`, say. None: as they are.
     """
 
+    origin: ClassVar[Origin] = "continued"
+    samples_anew: ClassVar[bool] = True
     sampler: Sampler
     steps: int = eqx.field(static=True)
     start: Eraser | None = None

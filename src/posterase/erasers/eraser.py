@@ -28,6 +28,7 @@ from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
 from posterase.keys import as_key
 from posterase.model import AbstractModel
+from posterase.origins import Origin
 from posterase.precision import is_known
 from posterase.removal import Removal
 from posterase.stored_likelihoods import StoredLikelihoods, needs_density
@@ -94,6 +95,10 @@ class Eraser(eqx.Module):
 
     needs_density: ClassVar[bool] = True
     """Whether it evaluates the model at other draws than those it is given."""
+    origin: ClassVar[Origin] = "as returned"
+    """What its draws are, where `erase` does not move them afterwards."""
+    samples_anew: ClassVar[bool] = False
+    """Whether its draws come from chains that ran on the kept rows, so that `erase` returns them as they are."""
 
     @programs_kept()
     @raises_read_errors

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from posterase.draws import Draws
 from posterase.numerics.cost import Cost
@@ -116,8 +116,6 @@ class WeightDiagnostics:
     """KL to the kept posterior of the draws without these weights."""
     log_evidence_ratio: Estimate
     """log p(S) − log p(S − S′), where prior and likelihood are normalised."""
-    ancestors: Int[np.ndarray, "chain draw"] | None
-    """Where draws were resampled: which draw, chains laid end to end, each one came from."""
 
     @property
     def brief(self) -> str:
@@ -128,7 +126,7 @@ class WeightDiagnostics:
         return f"k̂ {self.pareto_k:.2f} (trusted up to {self.threshold:.2f}), ESS {self.ess:.0f} of {self.n_draws}"
 
 
-def weight_figures(weighed: Weighed, ancestors: Int[np.ndarray, "chain draw"] | None = None) -> dict[str, Any]:
+def weight_figures(weighed: Weighed) -> dict[str, Any]:
     """The fields of `WeightDiagnostics`."""
     smoothed = weighed.smoothed
     return {
@@ -139,5 +137,4 @@ def weight_figures(weighed: Weighed, ancestors: Int[np.ndarray, "chain draw"] | 
         "epsilon": weighed.epsilon,
         "before_weights": weighed.before_weights,
         "log_evidence_ratio": weighed.log_evidence_ratio,
-        "ancestors": ancestors,
     }

@@ -8,6 +8,7 @@ that made the draws, its step sizes rescaled by N/N′ as the sum over rows has 
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -21,6 +22,7 @@ from posterase.erasers.eraser import Erased, Eraser, Judgement
 from posterase.erasers.evidence import Evidence
 from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
+from posterase.origins import Origin
 from posterase.removal import Removal
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
@@ -70,6 +72,8 @@ class Refit(Eraser):
         Steps a draw, for an SG-MCMC recipe.
     """
 
+    origin: ClassVar[Origin] = "refitted"
+    samples_anew: ClassVar[bool] = True
     sampler: Sampler | None = None
     warmup: int = eqx.field(default=500, static=True)
     thin: int = eqx.field(default=1, static=True)

@@ -27,7 +27,7 @@ introduction to sequential Monte Carlo.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -60,6 +60,7 @@ from posterase.numerics.weights import (
     pareto_k_threshold,
     smooth,
 )
+from posterase.origins import Origin
 from posterase.precision import as_jax
 from posterase.removal import Removal
 
@@ -147,6 +148,7 @@ class Rejuvenate(Eraser):
         paths of more than a hundred have lost a heavy tail on their way.
     """
 
+    origin: ClassVar[Origin] = "moved"
     start: Transport | None = Transport(split=False)
     moves: Moves = HMCMoves()
     ess_share: float = eqx.field(default=0.5, static=True)
@@ -297,10 +299,10 @@ class _Walk:
 
     def finish(self) -> Erased:
         shape = self.draws.n_chains, self.draws.n_draws
-        dealt = np.random.default_rng(np.asarray(jax.random.key_data(self.key))).permutation(2 * self.thetas.shape[1])
-        dealt = dealt[: self.n]
-        thetas = self.thetas.reshape(-1, self.thetas.shape[-1])[dealt]
-        ancestors = self.ancestors.ravel()[dealt]
+        # In the order of their ancestors, so that what is left of a chain's autocorrelation can still be seen.
+        order = np.argsort(self.ancestors, axis=None, kind="stable")[: self.n]
+        thetas = self.thetas.reshape(-1, self.thetas.shape[-1])[order]
+        ancestors = self.ancestors.ravel()[order]
         if not np.isfinite(thetas).all():
             raise NonFiniteResultError(
                 "the moves ended in NaN or infinity.",

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Key
 
@@ -29,6 +28,7 @@ from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import base_weights, parameter_ess, smooth
+from posterase.origins import Origin
 from posterase.removal import Removal
 from posterase.stored_likelihoods import StoredLikelihoods
 
@@ -36,14 +36,12 @@ from posterase.stored_likelihoods import StoredLikelihoods
 class Reweight(Eraser):
     """Importance weights −removed(θ), Pareto smoothed.
 
-    Parameters
-    ----------
-    resample
-        Whether to resample the draws to equal weights. By default they stay as they are and carry the weights.
+    The weights are a function of the removed rows at every draw: keep them in memory. `pe.erase` returns equally
+    weighted draws instead.
     """
 
+    origin: ClassVar[Origin] = "subset"
     needs_density: ClassVar[bool] = False
-    resample: bool = eqx.field(default=False, static=True)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         def removed_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
@@ -64,8 +62,7 @@ class Reweight(Eraser):
         smoothed = smooth(raw)
         weighed = weigh(log_weights, base_weights(draws), smoothed)
         weighted = draws.replace(draws.params, smoothed.log_weights)
-        ancestors = weighted.ancestors(key) if self.resample else None
-        diagnostics = WeightDiagnostics(**weight_figures(weighed, None if ancestors is None else np.asarray(ancestors)))
+        diagnostics = WeightDiagnostics(**weight_figures(weighed))
         evidence = weighed_evidence(
             weighed,
             parameter_ess(weighted),
@@ -73,8 +70,7 @@ class Reweight(Eraser):
             log_weights_at=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
             moved=draws,
         )
-        returned = weighted if ancestors is None else weighted.take(ancestors)
-        return Erased(returned, _judge(diagnostics), diagnostics, evidence)
+        return Erased(weighted, _judge(diagnostics), diagnostics, evidence)
 
 
 def _judge(diagnostics: WeightDiagnostics) -> Judgement:

@@ -31,6 +31,7 @@ from posterase.model import AbstractModel, Model
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
+from posterase.origins import Origin
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.removal import Removal
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, present_rows
@@ -106,6 +107,8 @@ class Place(NamedTuple):
 class RoundsEraser(Eraser):
     """An eraser that takes rounds of steps on the kept rows. A course says from where, and along what."""
 
+    origin: ClassVar[Origin] = "continued"
+    samples_anew: ClassVar[bool] = True
     steps: eqx.AbstractVar[int]
     rate: eqx.AbstractVar[Number]
     momentum: eqx.AbstractVar[Number]

@@ -24,10 +24,9 @@ Paananen, Piironen, Bürkner, Vehtari (2021), Implicitly adaptive importance sam
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
@@ -42,6 +41,7 @@ from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import base_weights, parameter_ess
+from posterase.origins import Origin
 from posterase.removal import Removal
 
 
@@ -83,15 +83,13 @@ class Transport(Eraser):
         How many draws of each half the map's first form is computed from.
     split
         Whether every second draw stays where it was. None: where the weights pass only so.
-    resample
-        Whether to resample the moved draws to equal weights.
     """
 
+    origin: ClassVar[Origin] = "transported subset"
     refinements: int = eqx.field(default=2, static=True)
     newton_steps: int = eqx.field(default=8, static=True)
     samples: int = eqx.field(default=32, static=True)
     split: bool | None = eqx.field(default=None, static=True)
-    resample: bool = eqx.field(default=False, static=True)
 
     def __check_init__(self) -> None:
         whole_number("refinements", self.refinements, 0)
@@ -101,20 +99,14 @@ class Transport(Eraser):
             raise InvalidOptionError(f"split is {self.split!r}.", "use True, False, or None to let the weights decide.")
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        pick, deal = jax.random.split(key)
-        transported = self.transport(pick, model, draws, removal)
+        transported = self.transport(key, model, draws, removal)
         params = constrained(model, transported.fitted.moved, transported.like, draws)
         moved = replaced(draws, params, transported.weighed.smoothed.log_weights, "the map")
         check_in_support(model, moved, "the map")
         diagnostics = transported.diagnose()
-        ess = parameter_ess(moved)
-        if self.resample:
-            ancestors = moved.ancestors(deal)
-            moved = moved.take(ancestors)
-            diagnostics = dataclasses.replace(diagnostics, ancestors=np.asarray(ancestors))
         evidence = weighed_evidence(
             transported.weighed,
-            ess,
+            parameter_ess(moved),
             transported.fitted.cost,
             log_weights_at=transported.log_weights_at,
             moved=draws.replace(params, draws.log_weights),

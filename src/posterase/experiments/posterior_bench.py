@@ -357,7 +357,7 @@ def _judged(result: Erasure | None, refits: Sequence[Draws], before: Draws) -> s
     made = [rung.erased for rung in result.rungs if rung.erased is not None] if result is not None else []
     if made and apart(made[-1].draws, refits).wrong:
         return RIGHTLY
-    if result is not None and made and made[-1].evidence.least_ess < result.policy.ess:
+    if result is not None and made and made[-1].evidence.least_ess < result.policy.least_ess:
         return TOO_FEW
     return THOUGH_RIGHT
 
@@ -366,7 +366,7 @@ def _cell(
     name: str, told: str, bridge: str, result: Erasure, refits: Sequence[Draws], seconds: tuple[float, float]
 ) -> Cell:
     found, verdict = apart(result.draws, refits), result.verdict
-    spent = sum(rung.evidence.cost.evaluations for rung in result.rungs if rung.evidence is not None)
+    spent = sum(rung.cost.evaluations for rung in result.rungs)
     floor = [f"{each:.3f}" for each in found.floor]
     return Cell(
         name,

@@ -17,7 +17,7 @@ from posterase.errors import InputFileError, OutputError, PosteraseError
 from posterase.files import check_writable, written_whole
 from posterase.interfaces.exit_status import REFUSED
 from posterase.interfaces.meshes import MeshName, is_first, mesh_of
-from posterase.interfaces.output import Said, print_line
+from posterase.interfaces.output import CONTAINS, Said, print_line
 from posterase.interfaces.record_options import KeysFolder, keys_folder
 
 if TYPE_CHECKING:
@@ -29,25 +29,33 @@ if TYPE_CHECKING:
     from posterase.plotting import Sample
     from posterase.record.keyring import Keys
 
-ASKED = "Was anything computed from all rows before the fit (means, scales)? In words, none, or empty: unknown"
+PREPROCESSING = (
+    "Was anything (means, scales) computed from all rows before the fit? In words; none; or empty if unknown"
+)
 
 Source = Annotated[
-    Path, typer.Argument(help="A job, JOB.toml; or draws by ArviZ's schema, a netCDF file or a zarr folder.")
+    Path, typer.Argument(help="A job file, JOB.toml; or draws in ArviZ's schema, a netCDF file or a zarr folder.")
 ]
 Rows = Annotated[str | None, typer.Option(help='A condition, county == "ANOKA", or row ids: 3,17,40-49.')]
-RowsFile = Annotated[Path | None, typer.Option(help="Or a text file of row ids and ranges; # begins a comment.")]
-By = Annotated[str | None, typer.Option(help="A column: then rows are its values, and all rows that have them go.")]
+RowsFile = Annotated[Path | None, typer.Option(help="Or a text file of row ids and ranges; # starts a comment.")]
+By = Annotated[
+    str | None, typer.Option(help="A column: then --rows lists its values, and all rows with these values are removed.")
+]
 ModelName = Annotated[
-    str | None, typer.Option("--model", help="module:function, build(draws) -> (model, draws). Else log-likelihoods.")
+    str | None,
+    typer.Option("--model", help="module:function, build(draws) -> (model, draws). Default: stored log-likelihoods."),
 ]
 RowDim = Annotated[
-    list[str] | None, typer.Option(help="Which axis of the log-likelihoods is the rows, where there are several.")
+    list[str] | None, typer.Option(help="Which axis of the log-likelihoods is the rows, if there are several.")
 ]
 Refits = Annotated[
-    list[Path] | None, typer.Option("--refit", help="Draws of a new fit without the rows, to compare with; several.")
+    list[Path] | None, typer.Option("--refit", help="Draws of a new fit without the rows, to compare with; repeatable.")
 ]
-JobSeed = Annotated[int | None, typer.Option(min=0, help="Seed of all random numbers.", show_default="0")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite outputs that are there.")]
+JobSeed = Annotated[
+    int | None,
+    typer.Option(min=0, help="Seed of all random numbers, for tests.", show_default="fresh entropy"),
+]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 
 def erase(
@@ -60,9 +68,18 @@ def erase(
     out: Annotated[Path | None, typer.Option(help="The netCDF file to write.")] = None,
     certificate: Annotated[Path | None, typer.Option(help="A file for a signed certificate, as JSON.")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="A file for the report, a page of HTML; of a refusal too.")
+        Path | None, typer.Option(help="A file for the report, a page of HTML; written for refusals too.")
     ] = None,
-    verdict: Annotated[Path | None, typer.Option(help="A file for verdict and figures, as JSON.")] = None,
+    verdict: Annotated[
+        Path | None, typer.Option(help="A file for the verdict, as JSON; written for refusals too.")
+    ] = None,
+    diagnostics: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .json or .html file for all figures; written for refusals too. It contains information about the "
+            "removed rows (log p(removed | kept), k̂, ESS, ε, the draws before). Only its owner can read it (mode 0600)."
+        ),
+    ] = None,
     refit: Refits = None,
     row_dim: RowDim = None,
     preprocessing: Annotated[
@@ -70,17 +87,20 @@ def erase(
     ] = None,
     ess: Annotated[float | None, typer.Option(min=1, help="The fewest effective draws.", show_default="400")] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="An entry of the policy, epsilon=0.01 or refit=true; several.")
+        list[str] | None, typer.Option(help="An entry of the policy, epsilon=0.01 or refit=true; repeatable.")
     ] = None,
     seed: JobSeed = None,
     mesh: MeshName = None,
     force: Force = False,
     folder: KeysFolder = None,
 ) -> None:
-    """Erase rows from draws: new draws, and a certificate and a report where they are asked for.
+    """Erase rows from draws: write new draws and, on request, a certificate and a report.
 
-    A job file says everything that the options say; options come before it. Nothing but report and verdict is written
-    where the erasure is refused; the exit status is 2 then.
+    A job file can hold everything that the options say. Options override the job file. If the erasure is refused, only
+    report, verdict and diagnostics are written, and the exit status is 2.
+
+    The removed rows cannot be read from the figures in terminal output, report, verdict and certificate; from those of
+    --diagnostics they can.
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
@@ -90,7 +110,13 @@ def erase(
     entries = policy_flags(policy or []) | ({} if ess is None else {"ess": ess})
     selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
     flags = {**selected, "seed": seed, "mesh": mesh}
-    outputs = {"out": out, "certificate": certificate, "report": report, "verdict": verdict}
+    outputs = {
+        "out": out,
+        "certificate": certificate,
+        "report": report,
+        "verdict": verdict,
+        "diagnostics": diagnostics,
+    }
     job = Job.of(source, **flags, **outputs, preprocessing=preprocessing, refits=refit, policy=entries)
     job.check_files()
     selection, targets, build = job.selection(), job.targets(force=force), job.builder()
@@ -108,21 +134,35 @@ def erase(
     )
     if not first:
         raise typer.Exit(0 if result.verdict.accepted else REFUSED)
-    print_line(str(result))
-    compared = refits if result.verdict.accepted and "report" in targets else []
-    written = _Made(said, job, selection, fit, result, keys, started).write(targets, compared)
+    print_line(result.public_text())
+    in_a_page = targets.get("diagnostics", Path()).suffix == ".html"
+    finished = _Finished(said, job, selection, fit, result, keys, started)
+    written = finished.write(targets, refits if result.verdict.accepted and in_a_page else [])
     said.json({**result.to_dict(), "files": {name: str(path) for name, path in written.items()}})
     for name, path in written.items():
         print_line(f"{TITLES[name]}: {_near(path)}")
+    if "diagnostics" in written:
+        print_line(f"{_near(written['diagnostics'])} contains {CONTAINS}: keep it no longer than the draws before.")
     if not result.verdict.accepted:
         raise typer.Exit(REFUSED)
+    if finished.old_draws_stay:
+        print_line(f"The draws before are still in {_near(job.path('draws'))}: delete it and its copies.")
+    else:
+        print_line("The draws before were overwritten: delete their copies.")
+    print_line("Whoever holds the draws before and after can reconstruct much of what was removed.")
 
 
-TITLES = {"out": "Draws", "certificate": "Certificate", "report": "Report", "verdict": "Verdict"}
+TITLES = {
+    "out": "Draws",
+    "certificate": "Certificate",
+    "report": "Report",
+    "verdict": "Verdict",
+    "diagnostics": "Diagnostics",
+}
 
 
 def _near(path: Path) -> Path:
-    """As somebody here would write it."""
+    """The path relative to the current folder, if it is inside it."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
@@ -133,15 +173,15 @@ def _loaded(folder: Path | None) -> Keys:
 
 
 def _asked(job: Job, said: Said) -> Job:
-    """What somebody at a terminal says of preprocessing, where the job does not."""
+    """Ask about preprocessing on a terminal, if the job says nothing about it."""
     if job.preprocessing is not None or job.model is not None or said.as_json or said.quiet or not sys.stdin.isatty():
         return job
-    return dataclasses.replace(job, preprocessing=typer.prompt(ASKED, default="", show_default=False) or None)
+    return dataclasses.replace(job, preprocessing=typer.prompt(PREPROCESSING, default="", show_default=False) or None)
 
 
 @dataclasses.dataclass(frozen=True)
-class _Made:
-    """An erasure, and all that is told of it."""
+class _Finished:
+    """A finished erasure, and everything that its files are made from."""
 
     said: Said
     job: Job
@@ -151,70 +191,92 @@ class _Made:
     keys: Keys | None
     started: dt.datetime
 
+    @property
+    def old_draws_stay(self) -> bool:
+        """Whether the new draws were written to another file than the old ones."""
+        return self.job.path("draws").resolve() != self.job.path("out").resolve()
+
     def write(self, targets: Mapping[str, Path], refits: Sequence[Draws]) -> dict[str, Path]:
-        """Write all files, or none; of a refusal verdict and report only."""
+        """Write all files, or none; of a refusal no draws and no certificate."""
+        from posterase.interfaces.diagnostics_report import diagnostics_report
         from posterase.interfaces.report import report
 
-        accepted = self.result.verdict.accepted
-        wanted = {name: path for name, path in targets.items() if accepted or name in ("report", "verdict")}
+        result, refused = self.result, not self.result.verdict.accepted
+        wanted = {name: path for name, path in targets.items() if not refused or name not in ("out", "certificate")}
         assessment = self._assessed(refits) if refits else None
         with ExitStack() as stack:
-            beside = {name: stack.enter_context(written_whole(path)) for name, path in wanted.items()}
+            beside = {
+                name: stack.enter_context(written_whole(path, private=name == "diagnostics"))
+                for name, path in wanted.items()
+            }
             if "out" in beside:
-                self.result.draws.save(beside["out"])
+                result.draws.save(beside["out"])
             certificate = self._certificate(beside["out"]) if "certificate" in beside else None
             if certificate is not None:
                 beside["certificate"].write_bytes(certificate)
             if "report" in beside:
-                page = report(self.result, certificate=certificate, assessment=assessment)
+                page = report(result, certificate=certificate, assessment=assessment)
                 beside["report"].write_text(page, encoding="utf-8")
             if "verdict" in beside:
-                beside["verdict"].write_text(json.dumps(self.result.to_dict(), indent=2) + "\n")
+                beside["verdict"].write_text(_indented(result.to_dict()), encoding="utf-8")
+            if "diagnostics" in beside and beside["diagnostics"].suffix == ".json":
+                beside["diagnostics"].write_text(_indented(result.diagnostics_dict()), encoding="utf-8")
+            elif "diagnostics" in beside:
+                page = diagnostics_report(result, certificate=certificate, assessment=assessment)
+                beside["diagnostics"].write_text(page, encoding="utf-8")
         return wanted
 
     def _assessed(self, refits: Sequence[Draws]) -> Assessment:
         from posterase.assess.assessment import assess
 
-        fit, seed = self.fit, self.job.seed
+        fit, seed = self.fit, self.job.seed or 0
         return assess(fit.model, fit.draws, self.result, refits, key=seed, progress=self.said.progress)
 
     def _certificate(self, after: Path) -> bytes:
         from posterase.interfaces.job_certificate import attest
 
         assert self.keys is not None
-        before = self.job.path("draws")
         return attest(
             self.keys,
             self.fit,
             self.result,
-            before=before,
+            before=self.job.path("draws"),
             after=after,
-            stays=before.resolve() != self.job.path("out").resolve(),
-            seed=self.job.seed,
+            stays=self.old_draws_stay,
             started=self.started,
             named=self.selection.named,
         )
 
 
+def _indented(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=2) + "\n"
+
+
 def assess(
     said: Said,
     source: Source,
-    after: Annotated[Path | None, typer.Option(help="The draws after the erasure; else the job's out.")] = None,
+    after: Annotated[Path | None, typer.Option(help="The draws after the erasure. Default: the job's out.")] = None,
     refit: Refits = None,
     rows: Rows = None,
     rows_file: RowsFile = None,
     by: By = None,
     model: ModelName = None,
     row_dim: RowDim = None,
-    out: Annotated[Path | None, typer.Option(help="A netCDF file for the figures.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A netCDF file for the figures. It contains information about the removed rows, and only its owner "
+            "can read it (mode 0600)."
+        ),
+    ] = None,
     seed: JobSeed = None,
     mesh: MeshName = None,
     force: Force = False,
 ) -> None:
     """How well were rows forgotten? Every metric that applies, next to its floor: what two new fits differ by.
 
-    Two new fits or more are needed for floors. With stored log-likelihoods alone, metrics that need the model's density
-    are left out.
+    Floors need at least two new fits. With stored log-likelihoods alone, metrics that need the model's density are left
+    out. The figures summarise the draws before, and so contain information about the removed rows.
 
     Example: `posterase assess fit.nc --rows 3,17 --after kept.nc --refit refit-1.nc --refit refit-2.nc`
     """
@@ -235,79 +297,102 @@ def assess(
         draws, refits = Draws.load(kept, like=fit.draws.params), job.read_refits(fit.draws)
     removed = selection.ids(fit.table)
     progress = said.progress if is_first() else False
-    found = assessed(fit.model, fit.draws, draws, refits, rows=removed, key=job.seed, progress=progress, mesh=over)
+    found = assessed(fit.model, fit.draws, draws, refits, rows=removed, key=job.seed or 0, progress=progress, mesh=over)
     if not is_first():
         return
+    found.attrs["contains"] = CONTAINS
     print_line(str(found))
     if out is not None:
-        with written_whole(out) as beside:
+        with written_whole(out, private=True) as beside:
             found.to_netcdf(beside, engine="h5netcdf")
         print_line(f"Figures: {out}")
-    said.json(found.to_plain())
+    print_line(f"These figures contain {CONTAINS}.")
+    said.json({"contains": CONTAINS, **found.to_plain()})
 
 
 def _kept(job: Job) -> Path:
     """The file of draws after the erasure."""
     if job.out is None:
-        raise InputFileError("it is not said which draws to assess.", "name them: --after kept.nc.")
+        raise InputFileError("no draws to assess were named.", "pass them: --after kept.nc.")
     if not job.path("out").exists():
-        raise InputFileError(f"there is no file {str(job.path('out'))!r}.", "name the draws: --after kept.nc.")
+        raise InputFileError(f"there is no file {str(job.path('out'))!r}.", "pass the draws: --after kept.nc.")
     return job.path("out")
 
 
 def report(
     said: Said,
-    verdict: Annotated[Path, typer.Argument(help="What `posterase erase --verdict` wrote.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="What `posterase erase` wrote by --verdict or by --diagnostics, as JSON.", metavar="FILE"),
+    ],
     out: Annotated[Path, typer.Option(help="The page of HTML to write.")],
-    before: Annotated[Path | None, typer.Option(help="The draws before.")] = None,
-    after: Annotated[Path | None, typer.Option(help="The draws after.")] = None,
+    before: Annotated[Path | None, typer.Option(help="The draws before; needs --diagnostics.")] = None,
+    after: Annotated[Path | None, typer.Option(help="The draws after; needs --diagnostics.")] = None,
     refit: Refits = None,
     certificate: Annotated[Path | None, typer.Option(help="The certificate of the erasure.")] = None,
     assessment: Annotated[Path | None, typer.Option(help="What `posterase assess --out` wrote.")] = None,
-    title: Annotated[str, typer.Option(help="The page's title.")] = "Erasure report",
+    title: Annotated[
+        str | None, typer.Option(help="The page's title.", show_default="Erasure report, or Erasure diagnostics")
+    ] = None,
     force: Force = False,
 ) -> None:
     """Make the report again, from files: a page of HTML that needs no network.
 
-    Without the draws before and after, what moved is not shown.
+    From a verdict it is the public report. From diagnostics it is the page of all figures, with the draws before and
+    after where they are given: it contains information about the removed rows, and only its owner can read it (mode
+    0600).
 
-    Example: `posterase report verdict.json --before fit.nc --after kept.nc --out report.html`
+    Example: `posterase report diagnostics.json --before fit.nc --after kept.nc --out diagnostics.html`
     """
     from posterase.assess.table import Assessment
+    from posterase.interfaces.diagnostics_report import diagnostics_page
     from posterase.interfaces.report import page
 
     _check_free(out, force)
     if (before is None) != (after is None):
         raise InputFileError("what moved needs the draws before and after.", "give --before and --after, or neither.")
-    told = _told(verdict)
+    facts = _facts(source)
+    private = "contains" in facts
+    if before is not None and not private:
+        raise InputFileError(
+            "a public report shows no draws: those before hold what was erased.",
+            "give what posterase erase --diagnostics wrote, or leave --before and --after out.",
+        )
     signed = None if certificate is None else _bytes(certificate)
     found = None if assessment is None else Assessment.read(assessment)
     try:
-        samples = [] if before is None or after is None else _samples(told, before, after, refit or [])
-        made = page(told, samples, certificate=signed, assessment=found, title=title)
+        if private:
+            samples = [] if before is None or after is None else _samples(facts, before, after, refit or [])
+            name = title or "Erasure diagnostics"
+            made = diagnostics_page(facts, samples, certificate=signed, assessment=found, title=name)
+        else:
+            made = page(facts, certificate=signed, assessment=found, title=title or "Erasure report")
     except PosteraseError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise _no_verdict(verdict) from None
-    with written_whole(out) as beside:
+        raise _no_verdict(source) from None
+    with written_whole(out, private=private) as beside:
         beside.write_text(made, encoding="utf-8")
-    print_line(f"Report: {out}")
+    print_line(f"{'Diagnostics' if private else 'Report'}: {out}")
     said.json({"report": str(out)})
 
 
-def _told(path: Path) -> dict[str, Any]:
-    """What an erasure's file says."""
+def _facts(path: Path) -> dict[str, Any]:
+    """Read the JSON of an erasure: a public verdict, or diagnostics."""
     try:
         value = json.loads(_bytes(path))
     except ValueError:
         raise _no_verdict(path) from None
-    if not isinstance(value, dict) or not {"verdict", "rungs", "policy", "removed_rows", "kept_rows"} <= value.keys():
+    shared = {"verdict", "policy", "removed_rows", "kept_rows"}
+    if not isinstance(value, dict) or not shared | {"rungs" if "contains" in value else "methods"} <= value.keys():
         raise _no_verdict(path)
     return value
 
 
 def _no_verdict(path: Path) -> InputFileError:
-    return InputFileError(f"{str(path)!r} is no verdict of an erasure.", "give what posterase erase --verdict wrote.")
+    return InputFileError(
+        f"{str(path)!r} is no verdict of an erasure.", "give what posterase erase wrote by --verdict or --diagnostics."
+    )
 
 
 def _bytes(path: Path) -> bytes:
@@ -317,15 +402,15 @@ def _bytes(path: Path) -> bytes:
         raise InputFileError(f"{str(path)!r} cannot be read: {error.strerror}.", "check the path.") from None
 
 
-def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequence[Path]) -> list[Sample]:
-    """Draws of files, of the parameters that all of them have in one shape: groups without rows are cut out."""
+def _samples(facts: Mapping[str, Any], before: Path, after: Path, refits: Sequence[Path]) -> list[Sample]:
+    """Read draws from files: the parameters that have the same shape in all of them."""
     import xarray as xr
 
     from posterase.bridges.arviz import opened
     from posterase.draws import Draws
     from posterase.plotting import Sample
 
-    label = "after" if told["verdict"]["accepted"] else "after (refused)"
+    label = "after" if facts["verdict"]["accepted"] else "after (refused)"
     trees = [xr.DataTree.from_dict(opened(path)).load() for path in (before, after, *refits)]
     labels = ["before", label, *("refit" for _ in refits)]
     shapes: list[set[tuple[Any, ...]]] = [
@@ -333,7 +418,7 @@ def _samples(told: Mapping[str, Any], before: Path, after: Path, refits: Sequenc
         for tree in trees
     ]
     common = {name for name, *_ in set.intersection(*shapes)}
-    watched = {name for rung in told["rungs"] for name in rung.get("ess", {})}
+    watched = {name for rung in facts["rungs"] for name in rung.get("ess", {})}
     names = sorted(common & watched) or sorted(common)
     if not names:
         raise InputFileError("the files of draws have no parameters in common.", "give draws of one model.")
@@ -349,4 +434,4 @@ def _check_free(target: Path | None, force: bool) -> None:
     if target is not None:
         check_writable(target)
         if target.exists() and not force:
-            raise OutputError(f"{str(target)!r} is there already.", "name another file, or allow it: --force.")
+            raise OutputError(f"{str(target)!r} already exists.", "name another file, or pass --force.")

@@ -16,7 +16,7 @@ from posterase.interfaces.projects import ASSUMPTIONS, Tried, data_digest, hardw
 from posterase.record.canonical import canonical
 from posterase.record.certificate import issue_alone
 from posterase.record.keyring import Keys
-from posterase.record.privacy import report_told, told
+from posterase.record.privacy import certified, redact
 from posterase.record.purge import digest_of
 from posterase.record.runs import NOT_REACHED
 from posterase.record.times import now, text_of
@@ -33,45 +33,42 @@ def attest(
     before: Path,
     after: Path,
     stays: bool,
-    seed: int,
     started: dt.datetime,
     named: Sequence[str] = (),
 ) -> bytes:
-    """The certificate's bytes.
+    """Make the certificate, as the bytes of its file.
 
     Parameters
     ----------
     keys
-        Whose signature it has.
+        The keys to sign with.
     fit
-        What the erasure began with.
+        The model and draws before the erasure.
     result
-        What came of it.
+        What `pe.erase` returned.
     before, after
         The files of draws.
     stays
-        Whether the draws before are still there.
-    seed
-        Of all random numbers.
+        Whether the file of the draws before still exists.
     started
-        When it began.
+        When the erasure began.
     named
-        What the rows were named by, which no text may tell.
+        Values that the rows were named by: a text that mentions one is withheld.
     """
     subjects = list(named)
     present, left = np.asarray(fit.model.present), np.asarray(result.model.present)
     rows = np.flatnonzero(present & ~left).tolist()
-    notes = [told(note, subjects) for note in Tried(result, "").not_erased]
-    run = {"id": None, "requests": 0, "rows": len(rows), "seed": seed, "started_at": text_of(started), "actor": None}
+    notes = [redact(note, subjects) for note in Tried(result, "").not_erased]
+    run = {"id": None, "requests": 0, "rows": len(rows), "started_at": text_of(started), "actor": None}
     document: dict[str, Any] = {
         "run": run,
-        "erasure": report_told(result.to_dict(), subjects),
+        "erasure": certified(result.to_dict(), subjects),
         "fingerprints": {
             "data": {
                 "before": keys.pseudonym("data", data_digest(fit.model, fit.draws)),
                 "after": keys.pseudonym("data", data_digest(result.model, result.draws)),
             },
-            "draws": {"before": _digest(before), "after": _digest(after)},
+            "draws": {"before": keys.pseudonym("draws", _digest(before).encode()), "after": _digest(after)},
             "code": {"before": fit.code, "after": fit.code},
         },
         "versions": versions(),
@@ -85,7 +82,7 @@ def attest(
 
 
 def _digest(path: Path) -> str:
-    """Of a file; of a folder, of the names and digests of its files."""
+    """SHA-256 of a file; of a folder, over the names and digests of its files."""
     if not path.is_dir():
         return digest_of(path)
     files = sorted(each for each in path.rglob("*") if each.is_file())

@@ -36,7 +36,7 @@ from posterase.policy import Policy
 from posterase.rows import RowTable
 from posterase.spelling import FUNCTION, did_you_mean, written
 
-OUTPUTS = ("out", "certificate", "report", "verdict")
+OUTPUTS = ("out", "certificate", "report", "verdict", "diagnostics")
 MOST_IDS = 10_000_000
 """Row ids that ranges may come to."""
 
@@ -59,7 +59,8 @@ class Job:
     """Which axis of the log-likelihoods is the rows, where there are several."""
     preprocessing: str | None = None
     """What was computed from all rows before the fit, in words; or none."""
-    seed: int = 0
+    seed: int | None = None
+    """Of all random numbers, for tests. Default: fresh entropy from the operating system."""
     mesh: str | None = None
     """Devices to spread over, chains x rows, as 2x4; or auto."""
     out: str | None = None
@@ -67,6 +68,9 @@ class Job:
     certificate: str | None = None
     report: str | None = None
     verdict: str | None = None
+    diagnostics: str | None = None
+    """A .json or .html file for all figures and the draws before and after: it holds information about the removed
+    rows, and is created with mode 0600."""
     refits: tuple[str, ...] = ()
     """Files of draws without the rows, sampled anew, to compare with."""
     policy: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -88,7 +92,7 @@ class Job:
             raise JobError(f"{self.model!r} names no function.", 'write it as "module:function".')
         if self.model is not None and self.row_dim:
             raise JobError("row_dim is for stored log-likelihoods, and there is a model.", "leave one of them out.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise JobError(f"seed is {self.seed!r}.", "use a whole number, not negative.")
         if not isinstance(self.policy, dict):
             raise JobError(f"policy is {self.policy!r}.", "write it as a table: [policy].")
@@ -161,6 +165,11 @@ class Job:
             raise JobError("it is not said where to write the new draws.", 'say it: out = "kept.nc", or --out kept.nc.')
         if found["out"].suffix in (".zarr", ".zip"):
             raise JobError(f"out is {found['out'].name!r}, and draws are written as netCDF.", "name it kept.nc.")
+        if "diagnostics" in found and found["diagnostics"].suffix not in (".json", ".html"):
+            name = found["diagnostics"].name
+            raise JobError(
+                f"diagnostics is {name!r}, which ends in neither .json nor .html.", "name it diagnostics.html."
+            )
         places: dict[Path, str] = {}
         for name, target in found.items():
             check_writable(target)
@@ -168,7 +177,7 @@ class Job:
             if same != name:
                 raise JobError(f"{same} and {name} are one file, {str(target)!r}.", "name two.")
             if target.exists() and not force:
-                raise OutputError(f"{str(target)!r} is there already.", "name another file, or allow it: --force.")
+                raise OutputError(f"{str(target)!r} already exists.", "name another file, or pass --force.")
         return found
 
     def selection(self) -> Selection:

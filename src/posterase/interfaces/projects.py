@@ -62,14 +62,15 @@ class Opened:
         """Rows whose subject is written like this."""
         return self.table.having(self.project.subject, subject)
 
-    def erase(self, rows: Sequence[int], seed: int, spent: float) -> Tried:
+    def erase(self, rows: Sequence[int], seed: int | None, spent: float) -> Tried:
         """Climb the ladder."""
         try:
             removal = self.model.removal(list(rows))
             result = erase(self.model, self.draws, removal, key=seed, policy=self.policy, spent=spent)
         except OF_A_REQUEST as error:
             return Tried(None, (type(error).__doc__ or "").splitlines()[0])  # its own text may hold values of rows
-        return Tried(result, "" if result.verdict.accepted else f"{result.verdict.reason}. {result.verdict.advice}")
+        verdict = result.to_dict()["verdict"]
+        return Tried(result, "" if verdict["accepted"] else f"{verdict['reason']}. {verdict['advice']}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,15 +87,9 @@ class Tried:
 
     @property
     def report(self) -> dict[str, Any]:
-        """Verdict, rungs, policy."""
+        """The public report: verdict, methods, policy, budget spent."""
         assert self.result is not None
         return self.result.to_dict()
-
-    @property
-    def spent(self) -> float:
-        """Of the budget, with this erasure."""
-        assert self.result is not None
-        return self.result.spent
 
     @property
     def data(self) -> bytes:
@@ -104,9 +99,12 @@ class Tried:
 
     @property
     def not_erased(self) -> tuple[str, ...]:
-        """What the verdict says is still there."""
+        """The verdict's notes, but for those on the draws that came out and on what was cut and dropped."""
         assert self.result is not None
-        return tuple(note for note in self.result.verdict.notes if not note.startswith(("cut ", "dropped")))
+        output = self.result.rungs[-1].output
+        of_draws = () if output is None else output.notes
+        notes = [note for note in self.result.verdict.notes if note not in of_draws]
+        return tuple(note for note in notes if not note.startswith(("cut ", "dropped")))
 
     def save(self, path: Path) -> None:
         """Write the new draws."""

@@ -99,10 +99,24 @@ def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray,
     return np.asarray(thetas, np.float64), jax.tree.unflatten(structure, like)
 
 
-def constrained(model: AbstractModel, thetas: Float[np.ndarray, "n d"], like: PyTree, draws: Draws) -> PyTree:
-    """Raveled unconstrained parameters on their own scale, in the shapes and precision of `draws`."""
+def constrained(
+    model: AbstractModel,
+    thetas: Float[np.ndarray, "n d"],
+    like: PyTree,
+    draws: Draws,
+    shape: tuple[int, int] | None = None,
+) -> PyTree:
+    """Raveled unconstrained parameters on their own scale, in the precision of `draws`.
+
+    `shape` is the number of chains and of draws per chain. None: those of `draws`.
+    """
     params, _ = in_float64(lambda wide: _constrain(model, as_jax(thetas), like, wide), "the model's transforms")
-    return jax.tree.map(lambda new, old: as_jax(np.asarray(new, old.dtype).reshape(old.shape)), params, draws.params)
+    sample = (draws.n_chains, draws.n_draws) if shape is None else shape
+
+    def finished(new: Array, old: Array) -> Array:
+        return as_jax(np.asarray(new, old.dtype).reshape(*sample, *old.shape[2:]))
+
+    return jax.tree.map(finished, params, draws.params)
 
 
 def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray, "..."]:

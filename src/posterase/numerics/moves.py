@@ -219,7 +219,7 @@ def _move(
     """The moves, in this precision; None where it is too coarse for the density's values."""
     for_trials, for_moves = jax.random.split(key)
     halves, m, _ = thetas.shape
-    inverse_mass = _spread(thetas)[::-1]  # each half uses the other's
+    inverse_mass = half_covariances(thetas)[::-1]  # each half uses the other's
     trials = as_jax(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], precision)
     chosen: list[Setting | None] = [None] * halves
     gradients, waited = 0.0, 0
@@ -279,8 +279,8 @@ def _settings(settings: list[Setting], dtype: Any) -> tuple[Array, Array]:
     return as_jax([one.step_size for one in settings], dtype), as_jax([one.leapfrogs for one in settings])
 
 
-def _spread(thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 d ..."]:
-    """Covariance of each half, shrunk towards its diagonal as the particles are few; or variances alone."""
+def half_covariances(thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 d ..."]:
+    """The covariance of each half, shrunk towards its diagonal where particles are few; or the variances alone."""
     _, m, d = thetas.shape
     variances = np.maximum(thetas.var(axis=1), np.finfo(np.float32).tiny)
     if d > MATRICES_UP_TO or m < 2 * d:

@@ -1,7 +1,8 @@
-"""Certificates: what was done for one request and what was measured, signed; and the same on a page for people.
+"""Certificates: what was done for one request, signed; and the same on a page for people.
 
-A certificate says what was done and measured. It never says that all trace is gone: nobody could know that. One of an
-erasure outside a record answers no request and is in no ledger; its signature is all that stands for it.
+A certificate says what was done and that the policy accepted it. It carries no diagnostics, since they are functions of
+the removed rows, and it never says that all trace is gone: nobody could know that. A certificate of an erasure outside
+a record answers no request and is in no ledger; its signature is all that stands for it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from posterase.errors import LedgerError
+from posterase.origins import ORIGINS
 from posterase.record.canonical import canonical, parsed
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree
@@ -22,14 +24,31 @@ SCHEMA = "posterase-certificate-1"
 
 NOTHING_HELD = "no rows of the subject were found"
 
+CAUTIONS = (
+    "Whoever holds the draws before and the draws after can reconstruct much of what was removed. No method can "
+    "prevent that: delete the draws before and all their copies.",
+    "Certificates and reports still depend on the removed rows through the methods that were tried, which of them "
+    "passed and why others did not; the margin, wide or narrow; how many draws came out, in coarse steps; the budget "
+    "spent, rounded up to 0.05; the time; and the number of rows.",
+)
+"""What every certificate carries, whatever was erased and how."""
+
+KINDS = {
+    "measured": "How far the draws are from those of a new fit was measured, and the policy allows as much.",
+    "moved": "The method's own checks passed. How far the draws are from those of a new fit was not measured.",
+    "refitted": "The chains of the new fit agree with each other.",
+    "matched empirically": "Predictions match those of new fits as well as these match each other.",
+}
+"""What the verdict rests on, by `verdict["kind"]`."""
+
 
 def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any], document: dict[str, Any]) -> bytes:
-    """The certificate of a request, signed, as the bytes of its file.
+    """Make the signed certificate of a request, as the bytes of its file.
 
     Parameters
     ----------
     keys
-        Whose signature it has.
+        The keys to sign with.
     tree
         The ledger before the entry of this certificate.
     now
@@ -37,9 +56,9 @@ def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any]
     request
         The request's row in the record.
     answer
-        How many rows it was about, and their keyed hash.
+        The number of the request's rows, and their keyed hash.
     document
-        What is the same for all requests of a run.
+        Fields that all requests of a run share.
     """
     shared = dict(document)
     if not answer["rows"]:
@@ -58,6 +77,7 @@ def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any]
         },
         "subject": request.subject,
         "rows": {"count": answer["rows"], "selector": answer["selector"]},
+        "cautions": list(CAUTIONS),
         "ledger": {"origin": keys.public.name, "size": tree.size, "root": tree.root.hex()},
         **shared,
     }
@@ -65,21 +85,28 @@ def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any]
 
 
 def issue_alone(keys: Keys, now: str, rows: dict[str, Any], document: dict[str, Any]) -> bytes:
-    """The certificate of an erasure outside a record, signed, as the bytes of its file.
+    """Make the signed certificate of an erasure outside a record, as the bytes of its file.
 
     Parameters
     ----------
     keys
-        Whose signature it has.
+        The keys to sign with.
     now
         The time.
     rows
-        How many there were, and their keyed hash.
+        The number of removed rows, and their keyed hash.
     document
-        Everything else but what a record knows.
+        All other fields, except those that only a record has.
     """
-    of_a_record = dict.fromkeys(("request", "subject", "project", "ledger"))
-    unsigned = {"schema": SCHEMA, "issued_at": now, "outcome": "erased", **of_a_record, "rows": rows, **document}
+    unsigned = {
+        "schema": SCHEMA,
+        "issued_at": now,
+        "outcome": "erased",
+        **dict.fromkeys(("request", "subject", "project", "ledger")),
+        "rows": rows,
+        "cautions": list(CAUTIONS),
+        **document,
+    }
     return _signed(keys, unsigned)
 
 
@@ -90,7 +117,7 @@ def _signed(keys: Keys, unsigned: dict[str, Any]) -> bytes:
 
 
 def read(data: bytes) -> dict[str, Any]:
-    """What a certificate says; whether it is true is for `signed_by` to tell."""
+    """Parse a certificate. `signed_by` checks its signature."""
     value = parsed(data)
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise LedgerError("this is not a certificate.", "give the JSON file as it was made.")
@@ -98,7 +125,7 @@ def read(data: bytes) -> dict[str, Any]:
 
 
 def signed_by(data: bytes, keys: Sequence[PublicKey]) -> PublicKey:
-    """Which of these keys has signed a certificate. Of its place in a ledger that says nothing."""
+    """Find which of these keys signed a certificate. Its place in a ledger is not checked."""
     value = read(data)
     unsigned = {name: part for name, part in value.items() if name != "signature"}
     try:
@@ -123,7 +150,7 @@ def schema() -> dict[str, Any]:
 
 
 def page(data: bytes) -> str:
-    """A certificate as one page of HTML, for people; it prints on one sheet."""
+    """Render a certificate as one page of HTML, which prints on one sheet."""
     value = read(data)
     try:
         return _page(value)
@@ -138,20 +165,21 @@ def _page(value: dict[str, Any]) -> str:
         others = run["requests"] - 1
         said = f"{others} other request{'s' if others > 1 else ''}, {run['rows']} rows in all"
         facts.append(("Run together with", said))
-    measured, alone = _measured(erasure) if erasure else [], value["ledger"] is None
+    alone = value["ledger"] is None
     parts = [
         _HEAD,
         f"<h1>{_title(value)}</h1>",
         f"<p class=verdict>{html.escape(_sentence(value))}</p>",
         _table("What was asked", facts),
-        _table("What was measured", measured) if measured else "",
+        _table("How it was accepted", _accepted(erasure)) if erasure else "",
         _list("What was deleted besides the draws before", value["purged"]),
         _list("What was not erased", value["not_erased"]),
+        _list("What can still be learned", value["cautions"]),
         _list("What this rests on", value["assumptions"]),
         _table(
             "How to verify it",
             [
-                ("Ledger", "none: it is of an erasure outside a record" if alone else value["ledger"]["origin"]),
+                ("Ledger", "none: the erasure was made outside a record" if alone else value["ledger"]["origin"]),
                 ("Signed by key", value["signature"]["key"]),
                 ("Draws now", value["fingerprints"]["draws"]["after"]),
                 ("With", _to_verify(value)),
@@ -187,39 +215,34 @@ def _title(value: dict[str, Any]) -> str:
 
 
 def _sentence(value: dict[str, Any]) -> str:
-    """The whole of it in plain words."""
+    """Summarise the certificate in plain words."""
     count = value["rows"]["count"]
     if not count:
         name = value["project"]["name"]
         return f"No rows of the person who asked were found in {name}. For this request nothing was changed."
     verdict = value["erasure"]["verdict"]
-    how = {
-        "measured": "and how far they are from those of a new fit was measured",
-        "moved": "by a method whose diagnostics passed; how far they are from those of a new fit was not measured",
-        "refitted": "by a new fit without these rows",
-        "matched empirically": "and their predictions match those of new fits",
-    }[verdict["kind"]]
-    were, them = ("were", "them") if count != 1 else ("was", "it")
+    were = "were" if count != 1 else "was"
     rows = f"{count} row{'s' if count != 1 else ''}"
     if value["project"] is None:
-        return f"{rows} {were} erased: new draws were made of the posterior for the data without {them}, {how}."
-    return (
-        f"{rows} of the person who asked {were} removed from {value['project']['name']}: the model's draws were "
-        f"replaced by draws for the data without {them}, {how}."
-    )
+        removed = f"{rows} {were} removed from the posterior."
+    else:
+        removed = f"{rows} of the person who asked {were} removed from {value['project']['name']}."
+    return f"{removed} {ORIGINS[verdict['draws']]} {KINDS[verdict['kind']]}"
 
 
-def _measured(erasure: dict[str, Any]) -> list[tuple[str, str]]:
+def _accepted(erasure: dict[str, Any]) -> list[tuple[str, str]]:
     verdict = erasure["verdict"]
-    found = [("Accepted", f"{verdict['rung']}: {verdict['reason']}")]
-    epsilon = verdict["epsilon"]
-    if epsilon is not None and epsilon["value"] is not None:
-        about = f"about {epsilon['value']:.4f} ± {max(epsilon['error'] or 0, 1e-4):.4f}"
-        found.append(("ε", f"{about}: KL divergence from a new fit, in nats; 0 is the same"))
-    failed = [each for each in erasure["rungs"] if not each["passed"]]
+    margin = f", passed with a {verdict['margin']} margin" if verdict["margin"] else ""
+    found = [("Method", f"{verdict['method']}{margin}")]
+    failed = [each for each in erasure["methods"] if not each["passed"]]
     if failed:
         found.append(("Tried before", "; ".join(f"{each['name']}: {', '.join(each['objections'])}" for each in failed)))
-    return found
+    returned, budget = erasure["returned"], erasure["policy"]["budget"]
+    return [
+        *found,
+        ("Draws", f"{returned['chains']} chain{'s' if returned['chains'] != 1 else ''} of {returned['draws']:,}"),
+        ("Budget spent", f"{erasure['spent']:g} of {budget:g}"),
+    ]
 
 
 def _table(title: str, rows: list[tuple[str, str]]) -> str:

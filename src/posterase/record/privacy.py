@@ -1,8 +1,8 @@
-"""Keeping subjects out of what is kept for ever.
+"""What the record keeps for ever: nothing that names a subject, and no figure that the removed rows can be read from.
 
-Names of files and texts of errors may hold anything, and are not kept at all. What is left are figures and texts about
-a model's parameters; labels of single elements are cut from those, and a text that names a subject all the same is
-withheld as a whole.
+Names of files and texts of errors may hold anything, and are not kept at all. Texts about a model's parameters are
+kept without the labels of single elements; a text that still names a subject is withheld as a whole. Of an erasure's
+figures (k̂, ESS, ε, the evidence ratio) none is kept: log p(removed | kept) alone can give one person's outcome away.
 """
 
 from __future__ import annotations
@@ -31,25 +31,30 @@ def mentions(text: str, subject: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(subject)}(?!\w|\.\d)", text) is not None
 
 
-def told(text: str, subjects: Iterable[str]) -> str:
-    """A text that may be kept."""
+def redact(text: str, subjects: Iterable[str]) -> str:
+    """Cut labels of single elements from a text, and withhold a text that still names a subject."""
     cut = ELEMENT.sub("[…]", text)
     return WITHHELD if any(mentions(cut, each) for each in subjects if len(each) >= SHORTEST) else cut
 
 
-def report_told(report: Mapping[str, Any], subjects: list[str]) -> dict[str, Any]:
-    """An erasure's report with its free texts as they may be kept: reasons, advice, notes, names of parameters."""
-    verdict = dict(report["verdict"])
-    for name in ("reason", "advice"):
-        verdict[name] = None if verdict[name] is None else told(verdict[name], subjects)
-    verdict["notes"] = [told(note, subjects) for note in verdict["notes"]]
-    rungs = []
-    for rung in report["rungs"]:
-        kept = {**rung, "objections": [told(each, subjects) for each in rung["objections"]]}
-        if "ess" in rung:
-            kept["ess"] = {told(name, subjects): value for name, value in rung["ess"].items()}
-        rungs.append(kept)
-    return {**report, "verdict": verdict, "rungs": rungs}
+def certified(report: Mapping[str, Any], subjects: list[str]) -> dict[str, Any]:
+    """Select from an erasure's report what a certificate needs, with its texts redacted.
+
+    Fields are listed here one by one, so that a figure that a report gets later stays out of certificates.
+    """
+    verdict = {name: report["verdict"][name] for name in ("accepted", "kind", "method", "margin", "draws")}
+    verdict["reason"] = redact(report["verdict"]["reason"], subjects)
+    verdict["notes"] = [redact(note, subjects) for note in report["verdict"]["notes"]]
+    methods = [
+        {
+            "name": each["name"],
+            "passed": each["passed"],
+            "objections": [redact(objection, subjects) for objection in each["objections"]],
+        }
+        for each in report["methods"]
+    ]
+    names = "posterase", "removed_rows", "kept_rows", "returned", "policy", "spent", "seconds"
+    return {"verdict": verdict, "methods": methods, **{name: report[name] for name in names}}
 
 
 def _folded(text: str) -> str:

@@ -49,7 +49,9 @@ class Project:
     """Which axis of the log-likelihoods is the rows, where a bridge finds several."""
     preprocessing: str | None = None
     """What was computed from all rows before the fit, in words; or none."""
-    seed: int = 0
+    seed: int | None = None
+    """Of all random numbers, for tests. Default: fresh entropy from the operating system. With a known seed, anyone who
+    knows the method can replay the random numbers."""
     owns: tuple[str, ...] = ()
     """Patterns of files that still hold the rows, and are deleted with them."""
     beyond: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ class Project:
                 f"there is no bridge {self.bridge!r} that needs a file only.",
                 f'use {", ".join(BRIDGES)}; for others write a function: model = "module:function".',
             )
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
             raise ProjectError(f"seed is {self.seed!r}.", "use a whole number, not negative.")
         if isinstance(self.row_dim, str):
             object.__setattr__(self, "row_dim", (self.row_dim,))

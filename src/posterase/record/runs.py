@@ -44,7 +44,7 @@ from posterase.record import schema
 from posterase.record.canonical import canonical
 from posterase.record.certificate import NOTHING_HELD, issue
 from posterase.record.database import Begin
-from posterase.record.privacy import report_told, told
+from posterase.record.privacy import certified, redact
 from posterase.record.project import Project, definition_digest
 from posterase.record.purge import delete, digest_of, others, owned, sync
 from posterase.record.record import Change, Record, definition_of
@@ -103,11 +103,7 @@ class Attempt(Protocol):
 
     @property
     def report(self) -> dict[str, Any]:
-        """Verdict, rungs with their figures, policy; plain JSON."""
-
-    @property
-    def spent(self) -> float:
-        """Of the project's budget, with this erasure."""
+        """The public report, as `Erasure.to_dict` makes it: verdict, methods, policy, the budget spent (rounded up)."""
 
     @property
     def data(self) -> bytes:
@@ -131,8 +127,8 @@ class OpenedProject(Protocol):
     def rows_of(self, subject: str) -> Sequence[int]:
         """The rows of a subject; none where there are none."""
 
-    def erase(self, rows: Sequence[int], seed: int, spent: float) -> Attempt:
-        """Try to erase rows."""
+    def erase(self, rows: Sequence[int], seed: int | None, spent: float) -> Attempt:
+        """Try to erase rows. Without a seed, random numbers come from the operating system."""
 
 
 WasErased = Callable[[Iterable[Any]], list[bool]]
@@ -254,13 +250,19 @@ class _Claim:
     started_at: str
     subjects: dict[str, str]
     """Of each request, in the order of their dates."""
-    seed: int
+    runs: int
+    """How many runs the project has had."""
     version: int
     spent: float
     draws: str | None
-    """The digest of the draws that the last run left; None before the first run."""
+    """The digest of the draws that the last erasure left; None before the first one."""
     code: str | None
     """The digest of the code of the last run."""
+
+    @property
+    def seed(self) -> int | None:
+        """Another seed for each run of a project that sets one; else None."""
+        return None if self.project.seed is None else self.project.seed + self.runs
 
 
 def _claim(record: Record, project: str, begin: Begin, due_within: dt.timedelta | None) -> _Claim:
@@ -309,29 +311,31 @@ def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, repo
     attempt, subjects = union.best, list(claim.subjects.values())
     swap = None if attempt is None else _beside(project, claim.run, attempt, before, keep_old)
     kept = [] if swap is None or swap["kept_as"] is None else [f"the draws before, kept as {swap['kept_as']}"]
-    notes = [] if attempt is None else [told(note, subjects) for note in attempt.not_erased]
+    notes = [] if attempt is None else [redact(note, subjects) for note in attempt.not_erased]
     prints = record.keys.pseudonym("data", fit.facts.data), fit.facts.code
+    erasure = None if attempt is None else certified(attempt.report, subjects)
+    draws_before = record.keys.pseudonym("draws", before.encode())  # a plain digest would let others confirm a guess
     return {
         "run": {
             "id": claim.run,
             "requests": len(union.accepted) + sum(not rows for rows in union.of.values()),
             "rows": len(union.rows),
-            "seed": project.seed + claim.seed,
             "started_at": claim.started_at,
             "actor": record.actor,
         },
         "project": {"name": project.name, "version": claim.version, "definition": claim.definition},
         "answers": {each: _answer(record, union, each, subjects) for each in claim.subjects},
         "swap": swap,
-        "spent": claim.spent if attempt is None else attempt.spent,
+        "draws": claim.draws if swap is None else swap["after"],
+        "spent": claim.spent if erasure is None else erasure["spent"],
         "document": {
-            "erasure": None if attempt is None else report_told(attempt.report, subjects),
+            "erasure": erasure,
             "fingerprints": {
                 "data": {
                     "before": prints[0],
                     "after": prints[0] if attempt is None else record.keys.pseudonym("data", attempt.data),
                 },
-                "draws": {"before": before, "after": before if swap is None else swap["after"]},
+                "draws": {"before": draws_before, "after": draws_before if swap is None else swap["after"]},
                 "code": {"before": claim.code or prints[1], "after": prints[1]},
             },
             "versions": fit.facts.versions,
@@ -411,7 +415,7 @@ class _Union:
         """An erasure; None where it ended in an error."""
         self.report(f"erasing {len(rows)} rows")
         try:
-            return self.fit.erase(sorted(rows), self.claim.project.seed + self.claim.seed, self.claim.spent)
+            return self.fit.erase(sorted(rows), self.claim.seed, self.claim.spent)
         except Exception as error:
             if len(group) == 1:
                 self._wait(group[0], error)
@@ -425,6 +429,7 @@ def _beside(project: Project, run: str, attempt: Attempt, before: str, keep_old:
     path = project.draws_path
     beside = path.with_name(f".{path.name}.{run}.new{path.suffix}")
     attempt.save(beside)
+    shutil.copymode(path, beside)  # a file that others could not read stays one
     sync(beside)
     kept = f"{path.stem}.before-{run}{path.suffix}" if keep_old else None
     return {"beside": beside.name, "before": before, "after": digest_of(beside), "kept_as": kept}
@@ -433,7 +438,7 @@ def _beside(project: Project, run: str, attempt: Attempt, before: str, keep_old:
 def _answer(record: Record, union: _Union, request: str, subjects: list[str]) -> dict[str, Any]:
     rows = union.of.get(request, [])
     selector = record.keys.pseudonym(f"rows of {union.claim.project.name}", canonical(rows)) if rows else None
-    refused = told(union.refused[request], subjects) if request in union.refused else None
+    refused = redact(union.refused[request], subjects) if request in union.refused else None
     return {"rows": len(rows), "selector": selector, "refused": refused, "waits": union.waits.get(request)}
 
 
@@ -500,8 +505,7 @@ def _settle(record: Record, project: Project, begin: Begin, prepared: dict[str, 
                 _wait_again(change, project.name, run, identity, answer["waits"])
             else:
                 _complete(record, change, identity, answer, document)
-        known, draws = schema.projects.c, document["fingerprints"]["draws"]["after"]
-        code = document["fingerprints"]["code"]["after"]
+        known, draws, code = schema.projects.c, prepared["draws"], document["fingerprints"]["code"]["after"]
         values = {"spent": prepared["spent"], "runs": known.runs + 1, "draws_digest": draws, "code": code}
         change.connection.execute(schema.projects.update().where(known.name == project.name).values(**values))
         body = {"run": run, "draws": draws, "spent": prepared["spent"], "code": code}

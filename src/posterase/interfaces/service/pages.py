@@ -19,6 +19,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from posterase.errors import PosteraseError
+from posterase.interfaces.report import page as report_page
 from posterase.interfaces.service import words
 from posterase.interfaces.service.api import (
     AnyCaller,
@@ -235,20 +236,16 @@ async def certificate(subject_request_id: RequestId, keeper: Kept, caller: AnyCa
 
 @router.get(f"{PAGES}/requests/{{subject_request_id}}/report")
 async def report(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller) -> Response:
-    """The report of its erasure, from what its certificate holds."""
+    """The report of its erasure, made from its certificate."""
     document = await keeper.read(lambda record: record.certificate(subject_request_id))
-    told = json.loads(document)
-    if told["erasure"] is None:
+    certificate = json.loads(document)
+    if certificate["erasure"] is None:
         return RedirectResponse(f"{PAGES}/requests/{subject_request_id}/certificate", 303)
-    others = told["run"]["requests"] - 1
+    others = certificate["run"]["requests"] - 1
     title = f"Erasure report, with {others} other request{'s' if others > 1 else ''}" if others else "Erasure report"
-    return _whole_page(await keeper.read(lambda _: _report(told["erasure"], document, title)), subject_request_id)
-
-
-def _report(erasure: dict[str, Any], document: bytes, title: str) -> str:
-    from posterase.interfaces.report import page
-
-    return page(erasure, certificate=document, title=title)
+    date = dt.date.fromisoformat(certificate["issued_at"][:10])
+    made = report_page(certificate["erasure"], certificate=document, title=title, date=date)
+    return _whole_page(made, subject_request_id)
 
 
 def _whole_page(text: str, subject_request_id: str) -> HTMLResponse:

@@ -1,0 +1,214 @@
+"""Output: the draws of an accepted result that may leave memory.
+
+A weight is a function of the removed rows at one draw, and so is how often a draw repeats after resampling: from
+either, least squares recovers the rows. What `erase` returns is therefore always equally weighted draws without copies:
+
+1. *Moved*: resampled by their weights, then moved on the target until every draw has moved, and no parameter, nor
+   log p(S′ | θ), remembers its value at the ancestor (`posterase.numerics.refresh`). Draws stay in the order of their
+   ancestors, so that what is left of a chain's autocorrelation shows in ArviZ's ESS and R̂.
+2. *Fewer*, moved, where moving all of them is predicted to cost more than half of a refit; never fewer than the
+   policy's effective draws need.
+3. *A subset*: each draw kept with probability w / max w, without copies, where moves cost too much or fail, or where
+   there is no density to move with.
+
+How many draws come out is itself a function of the weights, so it is rounded down to a coarse share of those that went
+in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import Array, Float, Int, Key
+
+from posterase.draws import Draws
+from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
+from posterase.erasers.refit import CHAINS, FEWEST_DRAWS
+from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model import AbstractModel
+from posterase.numerics.cost import Cost
+from posterase.numerics.densities import constrained, evaluate_at, unconstrained
+from posterase.numerics.refresh import Plan, Tuned, refresh
+from posterase.numerics.weights import base_weights, first_half, parameter_ess
+from posterase.origins import Origin
+from posterase.policy import Objection, Policy
+from posterase.removal import Removal
+from posterase.stored_likelihoods import StoredLikelihoods
+
+SHARES = tuple(share for power in range(12) for share in (0.5**power, 0.75 * 0.5**power))
+"""Shares of the draws that went in which may come out."""
+
+MOST_OF_A_REFIT = 0.5
+REFIT_WARMUP = 500
+REFIT_LEAPFROGS, HARD_REFIT_LEAPFROGS = 2.2, 4.4
+"""A draw by NUTS takes at least so many times the leapfrog steps of a trajectory of length π/2; the second where one
+such trajectory does not forget the start. Measured: 6.6 for 3 on a logistic regression; 19 for 4 and 25 for 3.5 on
+hierarchies, centred and not."""
+
+TOLERANCE = 2.0
+"""Moves are given up where they take this many times what was predicted."""
+
+SPARE = 1.25
+"""Fewer draws are moved only where they are expected to have this many times the effective draws that are asked for."""
+
+MOST_PARAMETERS = 10_000
+"""Above this a model is a network, whose chains are not stationary: a kernel of its posterior would train it on."""
+
+TOO_EXPENSIVE = "moving the draws would cost more than half of a refit"
+ALL_TOO_EXPENSIVE = "moving all draws would cost more than half of a refit"
+NOT_MOVED = "the draws could not be moved"
+NO_DENSITY = "the model is known by stored log-likelihoods only, which cannot move draws"
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """What a request returns."""
+
+    draws: Draws
+    """Equally weighted, without copies."""
+    model: AbstractModel
+    """The model of the kept rows, ready for the next request."""
+    origin: Origin
+    ess: dict[str, float]
+    cost: Cost = dataclasses.field(default_factory=Cost)
+    correlation: float | None = None
+    """The largest correlation with the ancestors that is left, where draws were moved."""
+    notes: tuple[str, ...] = ()
+
+
+class Request(NamedTuple):
+    """The request that output is made for."""
+
+    model: AbstractModel
+    kept: AbstractModel
+    removal: Removal
+    policy: Policy
+
+
+def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Request) -> Output | Objection:
+    """Draws that may leave memory, from what a method returned; or why there are none."""
+    if method.samples_anew and erased.draws.log_weights is None:
+        return Output(erased.draws, request.kept, method.origin, erased.evidence.ess)
+    for_moves, for_subset = np.random.default_rng(np.asarray(jax.random.key_data(key))).spawn(2)
+
+    @functools.cache
+    def subset(why: str) -> Output | Objection:
+        return _subset(for_subset, method, erased, request, why)
+
+    if isinstance(request.model, StoredLikelihoods):
+        return subset(NO_DENSITY)
+    if request.model.gradients_are_dear and isinstance(subset(TOO_EXPENSIVE), Output):
+        return subset(TOO_EXPENSIVE)
+    if sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(erased.draws.params)) > MOST_PARAMETERS:
+        return subset(TOO_EXPENSIVE)
+    moved = _moved(for_moves, erased, request, lambda: isinstance(subset(TOO_EXPENSIVE), Output))
+    if isinstance(moved, Output):
+        return moved
+    if moved == NOT_MOVED and method.origin in ("moved", "as returned"):
+        return Objection("no output", "the draws could not be moved away from where the method left them", "refit.")
+    return subset(moved)
+
+
+def _moved(
+    random: np.random.Generator, erased: Erased, request: Request, has_alternative: Callable[[], bool]
+) -> Output | str:
+    """The draws resampled and moved; or why not. Costs count only where there is something else to return."""
+    draws, policy = erased.draws, request.policy
+    chains, length = draws.n_chains, draws.n_draws
+    thetas, like = unconstrained(request.kept, draws)
+    ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
+    demand = SPARE * policy.least_ess / max(erased.evidence.least_ess, policy.least_ess)
+    counts = [chains * int(length * share) for share in SHARES if share >= demand and int(length * share)]
+    plans: list[Plan] = []
+
+    def choose(tuned: Tuned) -> Plan | None:
+        refit = _refit_gradients(draws, tuned)
+        affordable = [count for count in counts if count * tuned.gradients_per_draw <= MOST_OF_A_REFIT * refit]
+        if not affordable and has_alternative():
+            return None
+        count = max(affordable) if affordable else min(counts, default=chains * length)
+        places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
+        plans.append(Plan(np.stack([places, places]), TOLERANCE * count * tuned.gradients_per_draw))
+        return plans[0]
+
+    def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
+
+    moved = refresh(random, LogDensity(request.kept), like, thetas[ancestors], choose, removed_at)
+    if moved is None:
+        return TOO_EXPENSIVE
+    if not moved.forgot or not np.isfinite(moved.thetas).all():
+        return NOT_MOVED
+    places = ancestors[np.arange(2)[:, None], plans[0].places]
+    order = np.argsort(places, axis=None, kind="stable")
+    shape = chains, len(order) // chains
+    flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
+    fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
+    check_in_support(request.kept, fresh, "the output moves")
+    notes = (
+        () if shape[1] == length else (_fewer(shape, draws, "moving all draws would cost more than half of a refit"),)
+    )
+    return Output(fresh, request.kept, "moved", parameter_ess(fresh), moved.cost, moved.correlation, notes)
+
+
+def _refit_gradients(draws: Draws, tuned: Tuned) -> float:
+    """What a refit by NUTS takes at least."""
+    n = draws.n_chains * draws.n_draws
+    chains = draws.n_chains if draws.n_chains in CHAINS and draws.n_draws >= FEWEST_DRAWS else 4
+    per_leapfrog = REFIT_LEAPFROGS if tuned.sweeps == 1 else HARD_REFIT_LEAPFROGS
+    return (n + chains * REFIT_WARMUP) * per_leapfrog * float(tuned.leapfrogs.mean())
+
+
+def _resampled(
+    random: np.random.Generator, weights: Float[np.ndarray, " n"], first: np.ndarray
+) -> Int[np.ndarray, "2 half"]:
+    """Places of draws picked in proportion to their weights, in order: systematically, within each of two halves."""
+    members = [np.flatnonzero(first), np.flatnonzero(~first)]
+    size = max(map(len, members))
+    halves = []
+    for own in members:
+        edges = np.cumsum(weights[own])
+        points = (np.arange(size) + random.uniform()) / size * edges[-1]
+        halves.append(own[np.minimum(np.searchsorted(edges, points, side="right"), len(own) - 1)])
+    return np.stack(halves)
+
+
+def _subset(
+    random: np.random.Generator, method: Eraser, erased: Erased, request: Request, why: str
+) -> Output | Objection:
+    """Draws as they are, each kept with probability w / max w."""
+    draws = erased.draws
+    n = draws.n_chains * draws.n_draws
+    weights = base_weights(draws).ravel()
+    kept = np.flatnonzero(random.uniform(size=n) < weights / weights.max())
+    length = next((int(draws.n_draws * s) for s in SHARES if draws.n_chains * int(draws.n_draws * s) <= len(kept)), 0)
+    count = draws.n_chains * length
+    if not count:
+        return Objection(
+            "no output", f"only {len(kept)} draws are left after selection by their weights", "use more draws."
+        )
+    places = np.sort(random.choice(kept, count, replace=False)).reshape(draws.n_chains, length)
+    params = jax.tree.map(lambda leaf: leaf[places], draws.flat())
+    subset = draws.replace(params)
+    if draws.container is not None and not draws.container.moved(draws.params):
+        own = draws.container.at_draws(places, subset.params)
+        subset = Draws(subset.params, dims=subset.labels.dims, coords=subset.labels, container=own)
+    model = request.kept
+    if isinstance(model, StoredLikelihoods):
+        model = model.at_draws(places, subset)
+    ess = parameter_ess(subset)
+    few = request.policy.too_few(ess)
+    if few:
+        reason = f"of a subset selected by the weights: {few[0].reason}"
+        return Objection("no output", reason, "use more draws.")
+    shape = draws.n_chains, length
+    return Output(subset, model, method.origin, ess, notes=(_fewer(shape, draws, why),))
+
+
+def _fewer(shape: tuple[int, int], draws: Draws, why: str) -> str:
+    return f"{shape[0]} × {shape[1]} of {draws.n_chains} × {draws.n_draws} draws are returned: {why}"

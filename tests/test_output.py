@@ -1,0 +1,304 @@
+"""What leaves memory has forgotten: no weights, no copies, no clusters of near neighbours, and honest diagnostics."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from arviz_base import from_dict
+from arviz_stats import ess
+from scipy.stats import chi2, kstest, norm
+
+import posterase as pe
+from posterase import erasure, keys, output
+from posterase.errors import RefusedError, WeightedDrawsError
+from posterase.log_densities import LogDensity
+from posterase.numerics import refresh
+from posterase.numerics.densities import unconstrained
+from tests.attackers import gaussian_row, leak, signals
+from tests.oracles import BetaBernoulli, GammaPoisson, LinearRegression
+from tests.statistical import FALSE_ALARM
+from tests.test_compilation import compilations
+
+REGRESSION = LinearRegression.make(rows=40, d=2)
+SKEWED, SHARE = GammaPoisson.make(), BetaBernoulli.make(rows=30)
+ORACLES = {
+    "regression": (REGRESSION, np.argsort(-np.abs(REGRESSION.X[:, 1]))[:1]),
+    "rate": (SKEWED, np.argsort(-SKEWED.y)[:1]),
+    "share": (SHARE, np.flatnonzero(SHARE.y)[:2]),
+}
+MODELS = {id(oracle): oracle.model() for oracle, _ in ORACLES.values()}  # made once, and so compiled once
+SEEDS = range(6)
+NOISE = 1.3
+"""Correlations of neighbours' signals vary by up to this much more than those of independent numbers."""
+
+
+def request(name, seed, shape=(4, 1000)):
+    """An oracle, its removed rows, draws of the source and of a refit."""
+    oracle, rows = ORACLES[name]
+    everyone = np.arange(oracle.n_rows)
+    source = pe.Draws(oracle.sample(everyone, shape, seed=2 * seed))
+    return oracle, rows, source, pe.Draws(oracle.sample(np.setdiff1d(everyone, rows), shape, seed=2 * seed + 1))
+
+
+def written(draws, path):
+    """Everything that the file of these draws holds."""
+    with xr.open_datatree(draws.save(path), engine="h5netcdf") as tree:
+        return tree.load()
+
+
+def leaks(oracle, rows, tree):
+    """Every signal's correlation with log p(S′ | θ)."""
+    draws = pe.Draws.from_arviz(tree)
+    model = MODELS[id(oracle)]
+    removal = model.removal(rows)
+    log_removed = np.asarray(jax.vmap(lambda p: model.log_removed(p, removal))(draws.flat()), np.float64)
+    return {name: leak(signal, log_removed) for name, signal in signals(tree, set(draws.names)).items()}
+
+
+def first(draws, length):
+    """As many draws of each chain as the output has: neighbours are nearer where there are more draws."""
+    return pe.Draws({name: leaf[:, :length] for name, leaf in draws.params.items()})
+
+
+def worst(found, null, n):
+    """The largest z-score of the difference between an output's leaks and a refit's; and its limit.
+
+    A correlation over n independent draws has an error of about 1/√n. A signal that a refit's files do not have is
+    compared with 0.
+    """
+    names = {name for one in found for name in one}
+    error = NOISE * np.sqrt(2 / len(found) / n)
+    gaps = [
+        np.mean([one.get(name, 0.0) for one in found]) - np.mean([one.get(name, 0.0) for one in null]) for name in names
+    ]
+    return max(np.abs(gaps)) / error, norm.isf(FALSE_ALARM / 2 / len(names))
+
+
+# --- attacks
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("route", ["moved", "subset"])
+@pytest.mark.parametrize("name", ORACLES)
+def test_an_attacker_learns_no_more_than_from_a_refit(name, route, tmp_path, monkeypatch):
+    if route == "subset":
+        monkeypatch.setattr(output, "MOST_PARAMETERS", 0)
+    found, null = [], []
+    for seed in SEEDS:
+        oracle, rows, source, refit = request(name, seed)
+        result = pe.erase(
+            MODELS[id(oracle)], source, rows, key=seed, rungs=[pe.Reweight()], policy=pe.Policy(ess=100.0)
+        )
+        assert result.verdict.draws == route
+        found.append(leaks(oracle, rows, written(result.draws, tmp_path / "kept.nc")))
+        null.append(leaks(oracle, rows, written(first(refit, result.draws.n_draws), tmp_path / "refit.nc")))
+    score, limit = worst(found, null, 4 * result.draws.n_draws)
+    assert score < limit
+
+
+def _weights(weighted, key):
+    return weighted.to_arviz(include_weights=True)
+
+
+def _resampled(weighted, key):
+    return weighted.resample(key).to_arviz()
+
+
+def _barely_moved(weighted, key):
+    """By a hundredth of a standard deviation."""
+    copies = weighted.resample(key)
+    noise = np.random.default_rng(0)
+    return pe.Draws({n: v + 0.01 * np.std(v) * noise.normal(size=v.shape) for n, v in copies.params.items()}).to_arviz()
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("twin", [_weights, _resampled, _barely_moved], ids=["weights", "resampled", "barely moved"])
+def test_the_attackers_catch_outputs_that_remember(twin, tmp_path):
+    found, null = [], []
+    for seed in SEEDS:
+        oracle, rows, source, refit = request("regression", seed)
+        weighted = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).weighted_draws
+        found.append(leaks(oracle, rows, twin(weighted, seed)))
+        null.append(leaks(oracle, rows, written(refit, tmp_path / "refit.nc")))
+    score, limit = worst(found, null, 4000)
+    assert score > limit + norm.isf(0.01)
+
+
+def test_weights_give_the_row_back_and_are_not_written(tmp_path):
+    """One least-squares fit on weights in a file gives x and y to four digits: so there are none."""
+    oracle, rows, source, _ = request("regression", 0)
+    result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    weighted = result.weighted_draws
+    beta = np.asarray(weighted.flat()["beta"], np.float64)
+    log_removed = -np.asarray(weighted.log_weights, np.float64).ravel()
+    inside = log_removed > np.quantile(log_removed, 0.3)  # the tail of the weights is smoothed
+    x, y = gaussian_row(-log_removed[inside], beta[inside], oracle.noise)
+    np.testing.assert_allclose(np.abs(x), np.abs(oracle.X[rows[0]]), rtol=1e-3)
+    assert abs(y) == pytest.approx(abs(oracle.y[rows[0]]), rel=1e-3)
+    tree = written(result.draws, tmp_path / "kept.nc")
+    assert list(tree.children) == ["posterior"]
+    assert set(tree["posterior"].data_vars) == {"beta"}
+    with pytest.raises(WeightedDrawsError):
+        weighted.save(tmp_path / "weighted.nc")
+
+
+# --- what is returned
+
+
+def test_draws_are_moved_and_counted(x64):
+    oracle, rows, source, _ = request("regression", 0)
+    result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    draws = np.asarray(result.draws.flat()["beta"])
+    assert result.draws.log_weights is None
+    assert len(np.unique(draws[:, 0])) == len(draws)
+    assert not np.isin(draws, np.asarray(source.flat()["beta"])).any()
+    assert result.rungs[-1].output.correlation < refresh.MOST_CORRELATION
+    assert result.rungs[-1].cost.gradients > len(draws)
+    assert result.to_dict()["returned"] == {"chains": 4, "draws": result.draws.n_draws}
+
+
+def test_draws_are_fewer_where_moves_would_cost_more_than_half_of_a_refit(monkeypatch):
+    oracle, rows, source, _ = request("share", 0)
+    monkeypatch.setattr(output, "MOST_OF_A_REFIT", 0.25)
+    few = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    assert few.draws.n_draws in {int(1000 * share) for share in output.SHARES}
+    assert few.draws.n_draws < 1000
+    assert "moving all draws would cost more than half of a refit" in few.verdict.notes[0]
+    monkeypatch.setattr(output, "MOST_OF_A_REFIT", np.inf)
+    assert pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.n_draws == 1000
+    monkeypatch.setattr(output, "MOST_OF_A_REFIT", 0.0)
+    least = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])  # a subset would have too few
+    assert least.verdict.draws == "moved"
+    assert 400 < least.verdict.ess < 1500
+    subset = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=100.0))
+    assert subset.verdict.draws == "subset"
+    assert np.isin(subset.draws.params["p"], source.params["p"]).all()
+    demanding = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=4000.0))
+    assert not demanding.verdict.accepted
+    with pytest.raises(RefusedError):
+        demanding.to_arviz()
+
+
+def test_draws_that_cannot_be_moved_are_selected(monkeypatch):
+    monkeypatch.setattr(refresh, "MOST_CORRELATION", 0.0)
+    oracle, rows, source, _ = request("regression", 0)
+    result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    assert result.verdict.draws == "subset"
+    assert "could not be moved" in result.verdict.notes[0]
+    moved = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Transport()])
+    assert moved.verdict.draws == "transported subset"
+
+
+def test_a_request_says_what_happened_to_its_draws():
+    oracle, rows, source, _ = request("regression", 0)
+    policy = pe.Policy(refit=True)
+    for method, origin in [(pe.Transport(), "moved"), (pe.Refit(warmup=100), "refitted")]:
+        assert pe.erase(MODELS[id(oracle)], source, rows, rungs=[method], policy=policy).verdict.draws == origin
+
+
+def test_the_next_request_compiles_nothing():
+    oracle, _, source, _ = request("regression", 0)
+    model = MODELS[id(oracle)]
+    pe.erase(model, source, [3], rungs=[pe.Reweight()])
+    assert compilations(lambda: pe.erase(model, source, [5], rungs=[pe.Reweight()])) == 0
+
+
+def test_entropy_is_fresh_unless_a_key_is_given(monkeypatch):
+    monkeypatch.setattr(erasure, "fresh_key", keys.fresh_key)
+    oracle, rows, source, _ = request("regression", 0)
+    a, b = (pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.params["beta"] for _ in range(2))
+    assert not np.allclose(a[:, :100], b[:, :100])
+
+
+@pytest.mark.statistical
+def test_arviz_sees_what_is_left_of_a_chains_memory():
+    """Chains with autocorrelation 0.9: the mean's error, by ArviZ's effective sizes, is as large as it really is."""
+    oracle, rows, _, _ = request("regression", 0)
+    everyone = np.arange(oracle.n_rows)
+    kept = np.setdiff1d(everyone, rows)
+    root = np.linalg.cholesky(np.linalg.inv(oracle.precision(everyone)))
+    scores = []
+    for seed in range(20):
+        noise = np.random.default_rng(seed).normal(size=(4, 1000, 2))
+        for i in range(1, 1000):
+            noise[:, i] = 0.9 * noise[:, i - 1] + np.sqrt(1 - 0.9**2) * noise[:, i]
+        source = pe.Draws({"beta": oracle.mean(everyone) + noise @ root.T})
+        result = pe.erase(MODELS[id(oracle)], source, rows, key=seed, rungs=[pe.Reweight()])
+        tree = from_dict({"posterior": {"beta": np.asarray(result.draws.params["beta"])}})
+        worth = ess(tree, method="mean")["beta"].values
+        error = np.sqrt(oracle.variance(kept) / worth)
+        scores.append((np.asarray(result.draws.flat()["beta"]).mean(axis=0) - oracle.mean(kept)) / error)
+    # Squared scores average 1 where the errors are right, less where they are pessimistic.
+    assert np.sum(np.square(scores)) < chi2.isf(FALSE_ALARM, np.size(scores))
+
+
+# --- the kernel
+
+
+def halves(draws, model):
+    thetas, like = unconstrained(model, draws)
+    return thetas.reshape(2, len(thetas) // 2, -1), like
+
+
+def run(model, draws, seed=0):
+    """All draws moved."""
+    thetas, like = halves(draws, model)
+    every = np.tile(np.arange(thetas.shape[1]), (2, 1))
+    plan = refresh.Plan(every, np.inf)
+    return thetas, refresh.refresh(
+        np.random.default_rng(seed), LogDensity(model), like, thetas, lambda _: plan, lambda flat: (flat**2).sum(axis=1)
+    )
+
+
+LOG_GAMMA = pe.Model(
+    lambda p: 2.0 * p["x"] - jnp.exp(p["x"]), lambda p, data: 0.0 * data["y"] * p["x"], {"y": np.zeros(2)}
+)
+
+
+def log_gamma(seed, shape=(4, 5000)):
+    return pe.Draws({"x": np.log(np.random.default_rng(seed).gamma(2.0, size=shape))})
+
+
+@pytest.mark.statistical
+def test_moves_leave_a_skewed_density_invariant():
+    """log of Gamma(2) draws; the twin, which accepts whatever is proposed, does not."""
+    _, moved = run(LOG_GAMMA, log_gamma(0))
+    assert moved.forgot
+    assert kstest(np.exp(moved.thetas.ravel()), "gamma", args=(2.0,)).pvalue > FALSE_ALARM
+
+
+@pytest.mark.statistical
+def test_moves_that_accept_everything_are_found_out(monkeypatch):
+    monkeypatch.setattr(refresh, "_energy", lambda momentum, value: jnp.zeros_like(value))
+    jax.clear_caches()
+    _, moved = run(LOG_GAMMA, log_gamma(0))
+    jax.clear_caches()
+    assert kstest(np.exp(moved.thetas.ravel()), "gamma", args=(2.0,)).pvalue < FALSE_ALARM / 100
+
+
+def test_an_overflow_is_never_accepted():
+    """A density that is a number nowhere but near the draws, and grows without bound where it overflows."""
+    model = pe.Model(
+        lambda p: jnp.where(jnp.abs(p["x"]) < 4, -0.5 * p["x"] ** 2, jnp.inf),
+        lambda p, data: 0.0 * data["y"] * p["x"],
+        {"y": np.zeros(2)},
+    )
+    draws = pe.Draws({"x": np.clip(np.random.default_rng(0).normal(size=(4, 500)), -3.9, 3.9)})
+    _, moved = run(model, draws)
+    assert np.isfinite(moved.thetas).all()
+    assert np.abs(moved.thetas).max() < 4
+
+
+def test_extra_chances_move_every_draw():
+    """Even where first proposals are often refused; what a draw costs is about L over the acceptance rate."""
+    thetas, moved = run(LOG_GAMMA, log_gamma(1, (4, 1000)))
+    assert moved.unmoved == 0
+    assert not np.isin(moved.thetas, thetas).any()
+    assert moved.cost.gradients < 4000 * (2.5 + 2 * moved.leapfrogs / moved.acceptance)
+
+
+def test_columns_that_never_change_count_as_forgotten():
+    values = np.random.default_rng(0).normal(size=(100, 2))
+    assert refresh.largest_correlation(values * [1, 0], values[::-1] * [1, 0]) < 0.5
+    assert refresh.largest_correlation(values, values) == pytest.approx(1)
