@@ -31,7 +31,8 @@ from posterase.interfaces import builders
 from posterase.interfaces.cli import app, main
 from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from posterase.interfaces.jobs import Job, ids
-from posterase.record.certificate import CAUTIONS, DRAWS, page, schema
+from posterase.origins import ORIGINS
+from posterase.record.certificate import CAUTIONS, page, schema
 from posterase.record.keyring import load_keys
 
 PEOPLE, VISITS, SIZE = 25, 4, 2000
@@ -170,7 +171,7 @@ def test_from_a_job_to_a_certificate_that_anyone_can_verify(here):
     assert value["cautions"] == list(CAUTIONS)
     assert b"seed" not in data
     assert value["not_erased"][0] == "the draws before, which are still in their file"
-    assert f"8 rows were removed from the posterior. {DRAWS[value['erasure']['verdict']['draws']]}" in page(data)
+    assert f"8 rows were removed from the posterior. {ORIGINS[value['erasure']['verdict']['draws']]}" in page(data)
     report = made["report.html"].read_text()
     assert f"sha256:{hashlib.sha256(data).hexdigest()}" in report
     assert "posterase verify --key public.key --certificate certificate.json" in report

@@ -17,7 +17,7 @@ from posterase.numerics import refresh
 from posterase.numerics.densities import unconstrained
 from tests.attackers import gaussian_row, leak, signals
 from tests.oracles import BetaBernoulli, GammaPoisson, LinearRegression
-from tests.statistical import FALSE_ALARM
+from tests.statistical import FALSE_ALARM, assert_moments, rejected
 from tests.test_compilation import compilations
 
 REGRESSION = LinearRegression.make(rows=40, d=2)
@@ -144,6 +144,23 @@ def test_weights_give_the_row_back_and_are_not_written(tmp_path):
 
 
 # --- what is returned
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("route", ["moved", "subset"])
+@pytest.mark.parametrize("name", ORACLES)
+def test_what_is_returned_is_of_the_kept_posterior(name, route, monkeypatch):
+    if route == "subset":
+        monkeypatch.setattr(output, "MOST_PARAMETERS", 0)
+    oracle, rows, source, _ = request(name, 1, shape=(4, 5000))
+    result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    assert result.verdict.draws == route
+    (leaf,) = result.draws.flat().values()
+    everyone = np.arange(oracle.n_rows)
+    kept = np.setdiff1d(everyone, rows)
+    assert_moments(np.asarray(leaf), oracle.mean(kept), oracle.variance(kept), efficiency=0.5)
+    with rejected():
+        assert_moments(np.asarray(leaf), oracle.mean(everyone), oracle.variance(everyone), efficiency=0.5)
 
 
 def test_draws_are_moved_and_counted(x64):
@@ -288,6 +305,19 @@ def test_an_overflow_is_never_accepted():
     _, moved = run(model, draws)
     assert np.isfinite(moved.thetas).all()
     assert np.abs(moved.thetas).max() < 4
+
+
+def test_draws_without_a_gradient_are_not_moved():
+    """Accepted trajectories from them would start at an energy that nobody knows."""
+    model = pe.Model(
+        lambda p: -0.5 * p["x"] ** 2 - jnp.sqrt(jnp.maximum(p["x"] + 1.5, 0.0)),
+        lambda p, data: 0.0 * data["y"] * p["x"],
+        {"y": np.zeros(2)},
+    )
+    draws = pe.Draws({"x": np.random.default_rng(0).normal(size=(4, 500))})
+    thetas, moved = run(model, draws)
+    assert not moved.forgot
+    np.testing.assert_array_equal(moved.thetas, thetas)
 
 
 def test_extra_chances_move_every_draw():

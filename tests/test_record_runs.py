@@ -18,7 +18,8 @@ import jsonschema
 import pytest
 
 from posterase.errors import OutputError, ProjectError, RecordError, RequestError
-from posterase.record.certificate import DRAWS, page, schema
+from posterase.origins import ORIGINS
+from posterase.record.certificate import page, schema
 from posterase.record.ledger import verify
 from posterase.record.privacy import certified
 from posterase.record.project import Project
@@ -692,7 +693,7 @@ def test_the_page_for_people(record):
     assert "http" not in text
 
 
-@pytest.mark.parametrize("happened", DRAWS)
+@pytest.mark.parametrize("happened", ORIGINS)
 def test_the_page_says_what_happened_to_the_draws(record, happened, monkeypatch):
     class Otherwise(Removed):
         @property
@@ -705,7 +706,7 @@ def test_the_page_says_what_happened_to_the_draws(record, happened, monkeypatch)
     run(record, "radon", opener())
     made = record.certificate(an_id(1))
     jsonschema.validate(json.loads(made), schema())
-    assert html.escape(DRAWS[happened]) in page(made)
+    assert html.escape(ORIGINS[happened]) in page(made)
     assert "replaced" not in page(made)
 
 

@@ -18,8 +18,9 @@ from posterase.erasers.rejuvenate import RejuvenateDiagnostics, Stage
 from posterase.interfaces.diagnostics_report import BANNER, NOT_SHOWN, diagnostics_page, diagnostics_report
 from posterase.interfaces.report import page, report
 from posterase.numerics.weights import Estimate
+from posterase.origins import ORIGINS
 from posterase.plotting import samples_of
-from posterase.record.certificate import CAUTIONS, DRAWS
+from posterase.record.certificate import CAUTIONS
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +106,7 @@ def test_the_verdict_comes_first_in_plain_words(accepted):
 
 def test_a_report_says_what_happened_to_the_draws_and_what_can_still_be_learned(accepted):
     text = html.unescape(page(accepted.to_dict(), date=dt.date(2026, 1, 2)))
-    assert DRAWS[accepted.verdict.draws] in text
+    assert ORIGINS[accepted.verdict.draws] in text
     assert f"passed with a {accepted.verdict.margin} margin" in text
     for caution in CAUTIONS:
         assert caution in text
@@ -172,7 +173,8 @@ def test_pages_from_plain_facts(accepted):
     assert NOT_SHOWN in bare
     assert NOT_SHOWN not in whole
     assert whole == diagnostics_report(accepted)
-    assert "4 chains of 500" in page(facts)
+    returned = facts["returned"]
+    assert f"{returned['chains']} chains of {returned['draws']}" in page(facts)
 
 
 def test_the_path_is_told_stage_by_stage(accepted):

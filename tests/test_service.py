@@ -30,8 +30,9 @@ from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
+from posterase.origins import ORIGINS
 from posterase.record import schema
-from posterase.record.certificate import CAUTIONS, DRAWS
+from posterase.record.certificate import CAUTIONS
 from posterase.record.keyring import promote_staged, rotated, stage_signer
 from posterase.record.orders import newest_order, open_orders, order, order_of, place_order
 from posterase.record.overview import counts, late, standings
@@ -758,7 +759,7 @@ def test_requests_over_http_are_those_of_the_record(small):
             person.post("/sign-in", data={"token": secret, "next": "/dashboard"})
             path = f"/dashboard/requests/{asked['subject_request_id']}"
             for page in (person.get(f"{path}/{name}").text for name in ("certificate", "report")):
-                assert html.escape(DRAWS["moved"]) in page
+                assert html.escape(ORIGINS["moved"]) in page
                 assert all(html.escape(caution) in page for caution in CAUTIONS)
                 assert "<svg" not in page
         assert caller.post("/ledger/verification").json()["whole"] is True

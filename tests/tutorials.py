@@ -223,8 +223,8 @@ def differences(shown: str, printed: str) -> list[str]:
     """Where what a page shows is not what its code printed.
 
     Words must be the same, line by line, and whole numbers up to ten. Other numbers may differ by 0.02 and 35 %: chains
-    of another machine are other draws of the same law. Ids, hashes, tokens, dates and seconds may be any, and the worst
-    parameter another. So may k̂ and ESS, whose own errors are large: what they led to, the verdict, is in words.
+    of another machine are other draws of the same law. Ids, hashes, tokens, dates, seconds and evaluations may be any, and
+    the worst parameter another. So may k̂ and ESS, whose own errors are large: what they led to, the verdict, is in words.
     """
     old, new = (_steady(text) for text in (shown, printed))
     if len(old) != len(new):
@@ -250,7 +250,7 @@ def _steady(text: str) -> list[str]:
     columns: list[int] = []
     for line in text.splitlines():
         if line.startswith("rung "):
-            columns = [line.index(name) for name in ("seconds", "ESS", "k̂")]  # the last first
+            columns = [line.index(name) for name in ("seconds", "evaluations", "ESS", "k̂")]  # the last first
         elif not line.strip():
             columns = []
         for column in columns:

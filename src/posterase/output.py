@@ -150,9 +150,7 @@ def _moved(
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    notes = (
-        () if shape[1] == length else (_fewer(shape, draws, "moving all draws would cost more than half of a refit"),)
-    )
+    notes = _fewer(fresh, draws, ALL_TOO_EXPENSIVE)
     return Output(fresh, request.kept, "moved", parameter_ess(fresh), moved.cost, moved.correlation, notes)
 
 
@@ -206,9 +204,12 @@ def _subset(
     if few:
         reason = f"of a subset selected by the weights: {few[0].reason}"
         return Objection("no output", reason, "use more draws.")
-    shape = draws.n_chains, length
-    return Output(subset, model, method.origin, ess, notes=(_fewer(shape, draws, why),))
+    return Output(subset, model, method.origin, ess, notes=_fewer(subset, draws, why))
 
 
-def _fewer(shape: tuple[int, int], draws: Draws, why: str) -> str:
-    return f"{shape[0]} × {shape[1]} of {draws.n_chains} × {draws.n_draws} draws are returned: {why}"
+def _fewer(returned: Draws, draws: Draws, why: str) -> tuple[str, ...]:
+    """A note, where fewer draws come out than went in."""
+    if returned.n_draws == draws.n_draws:
+        return ()
+    sizes = f"{returned.n_chains} × {returned.n_draws} of {draws.n_chains} × {draws.n_draws}"
+    return (f"{sizes} draws are returned: {why}",)

@@ -108,10 +108,16 @@ class Tuned(NamedTuple):
     step: Float[np.ndarray, " 2"]
     leapfrogs: Int[np.ndarray, " 2"]
     acceptance: float
-    gradients_per_draw: float = 0.0
-    """What the moves of a draw took in a pilot."""
-    sweeps: int = 0
-    """Full sweeps that the pilot needed."""
+    sweeps: int = 1
+    """Full sweeps that a pilot needed."""
+
+    @property
+    def gradients_per_draw(self) -> float:
+        """What the moves of a draw take: the gradient at the start, full sweeps, and a cheap one for those stuck.
+
+        From whole numbers only, so that how many draws are moved hardly varies with the values of the removed rows.
+        """
+        return 2.2 + self.sweeps * float(self.leapfrogs.mean()) / TARGET_ACCEPTANCE
 
 
 def refresh(
@@ -185,8 +191,7 @@ class _Refresh:
         like = jax.tree.map(lambda leaf: as_jax(leaf, np.float64 if wide else None), like)
         self.density = _Density(density, like)
         self.precision = jnp.result_type(*jax.tree.leaves(like))
-        covariances = half_covariances(thetas)
-        scales = np.linalg.cholesky(covariances) if covariances.ndim == 3 else np.sqrt(covariances)
+        scales = _roots(half_covariances(thetas))
         self.centres, self.scales = thetas.mean(axis=1)[::-1], scales[::-1]  # each half uses the other's
         self.thetas = thetas
         self.frame = _Frame(as_jax(self.centres, self.precision), as_jax(self.scales, self.precision))
@@ -201,12 +206,11 @@ class _Refresh:
         return None if plan is None else self.move(random, tuned, plan, watched)
 
     def pilot(self, random: np.random.Generator, tuned: Tuned) -> Tuned:
-        """What the moves of a draw take, from those of a few draws, which are thrown away."""
+        """How many sweeps are needed, by those of a few draws, which are thrown away."""
         m = self.thetas.shape[1]
         places = np.linspace(0, m - 1, min(m, PILOT_DRAWS)).astype(int)
-        before = self.gradients
         moved = self.move(random, tuned, Plan(np.stack([places, places]), np.inf), None)
-        return tuned._replace(gradients_per_draw=(self.gradients - before) / (2 * len(places)), sweeps=moved.sweeps)
+        return tuned._replace(sweeps=max(moved.sweeps, 1))
 
     def move(self, random: np.random.Generator, tuned: Tuned, plan: Plan, watched: Any) -> Refreshed:
         """Sweeps over the planned draws until they have forgotten, or it takes too much."""
@@ -219,6 +223,8 @@ class _Refresh:
         state = self.start(self.whitened()[rows, places], active)
         before = self.features(starts, count, watched)
         moved, step, leapfrogs = np.zeros((2, count), bool), tuned.step, tuned.leapfrogs
+        if not np.isfinite(np.asarray(state.value)[active]).all():  # the density or its gradient is no number there
+            return Refreshed(starts[:, :count], 1.0, 2 * count, 0.0, int(leapfrogs.max()), 0, self.cost)
         rates, full_sweeps, correlation, thetas = [], 0, 1.0, starts
         for number in range(MOST_SWEEPS):
             full_sweeps += int(leapfrogs is tuned.leapfrogs)
@@ -243,8 +249,13 @@ class _Refresh:
             acceptance=rates[0],
             leapfrogs=int(tuned.leapfrogs.max()),
             sweeps=full_sweeps,
-            cost=Cost(gradients=self.gradients, sequential=self.sequential),
+            cost=self.cost,
         )
+
+    @property
+    def cost(self) -> Cost:
+        """So far, trials included."""
+        return Cost(gradients=self.gradients, sequential=self.sequential)
 
     def features(self, thetas: Float[np.ndarray, "2 m d"], count: int, watched: Any) -> Float[np.ndarray, "n k"]:
         """What draws must forget: their parameters, and what is watched."""
@@ -260,6 +271,7 @@ class _Refresh:
         trial = np.zeros((2, m), bool)
         trial[:, np.linspace(0, m - 1, min(m, TRIAL_DRAWS)).astype(int)] = True
         state = self.start(self.whitened(), trial)
+        trial &= np.isfinite(np.asarray(state.value))
         found: list[tuple[int, float] | None] = [None, None]
         for leapfrogs in LEAPFROGS:
             step, counts = np.full(2, np.pi / 2 / leapfrogs), np.full(2, leapfrogs)
@@ -451,6 +463,16 @@ def _block_size(elements: int, m: int) -> int:
     most = batch_size(elements, m)
     few = BLOCK if jax.default_backend() == "cpu" else max(BLOCK, m // 8)
     return min(most, few, m) * devices.shards(devices.CHAINS)
+
+
+def _roots(covariances: Float[np.ndarray, "2 d ..."]) -> Float[np.ndarray, "2 d ..."]:
+    """Cholesky factors, or standard deviations where there are only variances or a factor cannot be had."""
+    if covariances.ndim == 3:
+        try:
+            return np.linalg.cholesky(covariances)
+        except np.linalg.LinAlgError:
+            covariances = np.diagonal(covariances, axis1=1, axis2=2)
+    return np.sqrt(covariances)
 
 
 def largest_correlation(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> float:
