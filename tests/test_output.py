@@ -185,9 +185,9 @@ def test_draws_are_fewer_where_moves_would_cost_more_than_half_of_a_refit(monkey
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", np.inf)
     assert pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.n_draws == 1000
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", 0.0)
-    least = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])  # a subset would have too few
-    assert least.verdict.draws == "moved"
-    assert 400 < least.verdict.ess < 1500
+    least = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=600.0))
+    assert least.verdict.draws == "moved"  # a subset would have too few
+    assert least.draws.n_draws < 400
     subset = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=100.0))
     assert subset.verdict.draws == "subset"
     assert np.isin(subset.draws.params["p"], source.params["p"]).all()

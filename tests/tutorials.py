@@ -223,8 +223,9 @@ def differences(shown: str, printed: str) -> list[str]:
     """Where what a page shows is not what its code printed.
 
     Words must be the same, line by line, and whole numbers up to ten. Other numbers may differ by 0.02 and 35 %: chains
-    of another machine are other draws of the same law. Ids, hashes, tokens, dates, seconds and evaluations may be any, and
-    the worst parameter another. So may k̂ and ESS, whose own errors are large: what they led to, the verdict, is in words.
+    of another machine are other draws of the same law. Ids, hashes, tokens, dates, seconds and evaluations may be any,
+    and the worst parameter another. So may k̂ and ESS, whose own errors are large: what they led to, the verdict, is in
+    words.
     """
     old, new = (_steady(text) for text in (shown, printed))
     if len(old) != len(new):

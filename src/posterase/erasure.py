@@ -110,6 +110,13 @@ class Rung:
     """KL both ways between the rung's draws, before their weights, and the refit's; where refit draws were given."""
 
     @property
+    def ess(self) -> dict[str, float]:
+        """Effective draws of each parameter: of the draws that are returned, or of those that were tried."""
+        if self.output is not None:
+            return self.output.ess
+        return {} if self.evidence is None else self.evidence.ess
+
+    @property
     def cost(self) -> Cost:
         """Of the method and of the moves of its output."""
         own = Cost() if self.evidence is None else self.evidence.cost
@@ -140,7 +147,7 @@ class Rung:
         if shown is not None:
             names = "pareto_k", "threshold", "epsilon", "before_weights", "residual", "rhat", "log_evidence_ratio"
             figures = {name: plain(getattr(shown, name)) for name in names}
-            figures["ess"] = {name: plain(value) for name, value in shown.ess.items()}
+            figures["ess"] = {name: plain(value) for name, value in self.ess.items()}
             figures["gradients"], figures["densities"] = plain(shown.cost.gradients), plain(shown.cost.densities)
             figures["sequential"] = shown.cost.sequential
             figures |= _on_the_way(self.erased)
@@ -647,7 +654,7 @@ def _line(rung: Rung) -> tuple[str, ...]:
     return (
         rung.name,
         "–" if shown.pareto_k is None else f"{shown.pareto_k:.2f}",
-        f"{shown.least_ess:.0f}",
+        f"{min(rung.ess.values()):.0f}",
         "not measured" if shown.epsilon is None else rounded(shown.epsilon),
         "" if rung.jeffreys is None else str(rung.jeffreys),
         f"{rung.cost.evaluations:.0f}",

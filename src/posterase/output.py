@@ -40,7 +40,7 @@ from posterase.policy import Objection, Policy
 from posterase.removal import Removal
 from posterase.stored_likelihoods import StoredLikelihoods
 
-SHARES = tuple(share for power in range(12) for share in (0.5**power, 0.75 * 0.5**power))
+SHARES = tuple(eighths / 8 * 0.5**power for power in range(12) for eighths in (8, 7, 6, 5))
 """Shares of the draws that went in which may come out."""
 
 MOST_OF_A_REFIT = 0.5
@@ -53,8 +53,8 @@ hierarchies, centred and not."""
 TOLERANCE = 2.0
 """Moves are given up where they take this many times what was predicted."""
 
-SPARE = 1.25
-"""Fewer draws are moved only where they are expected to have this many times the effective draws that are asked for."""
+SPARE = 1.5
+"""At least so many times the effective draws that are asked for are moved: moved draws hardly depend on each other."""
 
 MOST_PARAMETERS = 10_000
 """Above this a model is a network, whose chains are not stationary: a kernel of its posterior would train it on."""
@@ -118,12 +118,11 @@ def _moved(
     random: np.random.Generator, erased: Erased, request: Request, has_alternative: Callable[[], bool]
 ) -> Output | str:
     """The draws resampled and moved; or why not. Costs count only where there is something else to return."""
-    draws, policy = erased.draws, request.policy
+    draws, demand = erased.draws, SPARE * request.policy.least_ess
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
-    demand = SPARE * policy.least_ess / max(erased.evidence.least_ess, policy.least_ess)
-    counts = [chains * int(length * share) for share in SHARES if share >= demand and int(length * share)]
+    counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= demand]
     plans: list[Plan] = []
 
     def choose(tuned: Tuned) -> Plan | None:
@@ -137,7 +136,9 @@ def _moved(
         return plans[0]
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
+        values = evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
+        finite = np.isfinite(values)  # a draw of the target may contradict the removed rows
+        return values if finite.all() else np.where(finite, values, values[finite].min(initial=0.0))
 
     moved = refresh(random, LogDensity(request.kept), like, thetas[ancestors], choose, removed_at)
     if moved is None:

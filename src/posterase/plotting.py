@@ -169,7 +169,7 @@ def _draw_ess(axis: Any, result: Erasure) -> None:
     known = [(rung, rung.evidence) for rung in result.rungs if rung.evidence is not None]
     axis.bar(
         [rung.name for rung, _ in known],
-        [e.least_ess for _, e in known if e is not None],
+        [min(rung.ess.values()) for rung, _ in known],
         color=[SKY if rung.objections else GREEN for rung, _ in known],
         width=0.5,
     )

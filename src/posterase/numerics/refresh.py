@@ -148,7 +148,7 @@ def refresh(
     Returns
     -------
     Refreshed
-        None where `choose` declined or no setting of the kernel is accepted.
+        None where `choose` declined. Draws that the kernel does not fit come back unmoved.
     """
 
     def run(wide: bool) -> Refreshed | None:
@@ -200,7 +200,8 @@ class _Refresh:
     def __call__(self, random: np.random.Generator, choose: Any, watched: Any) -> Refreshed | None:
         tuned = self.tune(random)
         if tuned is None:
-            return None
+            every = self.thetas.shape[0] * self.thetas.shape[1]
+            return Refreshed(self.thetas, 1.0, every, 0.0, LEAPFROGS[-1], 0, self.cost)
         tuned = self.pilot(random, tuned)
         plan = choose(tuned)
         return None if plan is None else self.move(random, tuned, plan, watched)
