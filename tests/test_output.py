@@ -1,5 +1,8 @@
 """What leaves memory has forgotten: no weights, no copies, no clusters of near neighbours, and honest diagnostics."""
 
+import gc
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +14,7 @@ from scipy.stats import chi2, kstest, norm
 
 import posterase as pe
 from posterase import erasure, keys, output
+from posterase.bridges.arviz import with_groups
 from posterase.errors import RefusedError, WeightedDrawsError
 from posterase.log_densities import LogDensity
 from posterase.numerics import refresh
@@ -143,6 +147,49 @@ def test_weights_give_the_row_back_and_are_not_written(tmp_path):
         weighted.save(tmp_path / "weighted.nc")
 
 
+def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
+    """A deviance and a log density beside the kept rows' log-likelihoods are those of the removed rows."""
+    oracle, rows, source, _ = request("regression", 0)
+    beta = np.asarray(source.params["beta"], np.float64)
+    rowwise = -0.5 * ((oracle.y - beta @ oracle.X.T) / oracle.noise) ** 2
+    prior = -0.5 * (beta**2).sum(axis=-1) / oracle.prior**2
+    posterior = {
+        "beta": beta,
+        "deviance": -2 * rowwise.sum(-1),
+        "score": 3 * rowwise.sum(-1) + prior,
+        "mean": beta[..., 0] * 2,
+    }
+    tree = from_dict({"posterior": posterior, "log_likelihood": {"y": rowwise}})
+    for names in (None, ["beta"]):
+        result = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=50.0))
+        assert result.verdict.draws == "subset"
+        assert "stored log-likelihoods only" in result.verdict.notes[0]
+        out = written(result.draws, tmp_path / "kept.nc")
+        assert not {"deviance", "score"} & set(out["posterior"].data_vars)
+        assert ("mean" in out["posterior"].data_vars) == (names is None)
+        assert "deviance of the posterior" in " ".join(result.verdict.notes)
+
+
+def test_nothing_of_the_old_draws_is_reachable_from_the_new_ones():
+    """Through `from_arviz`-like containers too: what is pickled with the new draws must not hold the old ones."""
+    oracle, rows, source, _ = request("regression", 0)
+    everyone = xr.Dataset({"y": ("row", oracle.y)})
+    given = with_groups(source, {"observed_data": everyone}, "row")
+    result = pe.erase(MODELS[id(oracle)], given, rows, rungs=[pe.Reweight()])
+    old = np.asarray(source.params["beta"])
+    seen, queue = set(), [result.draws]
+    while queue:
+        each = queue.pop()
+        if id(each) in seen or isinstance(each, (str, bytes, int, float, type, types.FunctionType, types.ModuleType)):
+            continue
+        seen.add(id(each))
+        if isinstance(each, (np.ndarray, jax.Array)):
+            array = np.asarray(each)
+            assert array.dtype.kind != "f" or np.isin(old, array).mean() < 0.01  # float32 may coincide
+            continue
+        queue += gc.get_referents(each)
+
+
 # --- what is returned
 
 
@@ -248,6 +295,33 @@ def test_arviz_sees_what_is_left_of_a_chains_memory():
         scores.append((np.asarray(result.draws.flat()["beta"]).mean(axis=0) - oracle.mean(kept)) / error)
     # Squared scores average 1 where the errors are right, less where they are pessimistic.
     assert np.sum(np.square(scores)) < chi2.isf(FALSE_ALARM, np.size(scores))
+
+
+def test_a_support_that_grows_is_no_matter_of_weights():
+    """y ~ Uniform(0, θ) without its largest rows: weights at the old draws say nothing of θ below their maximum."""
+    y = np.sort(np.random.default_rng(0).uniform(size=40))
+    model = pe.Model(
+        lambda p: -p["theta"],
+        lambda p, data: jnp.where(data["y"] < p["theta"], -jnp.log(p["theta"]), -jnp.inf),
+        {"y": y},
+        transforms={"theta": pe.positive},
+    )
+    grid = np.linspace(y[-1] + 1e-6, 3, 200_000)
+    density = np.exp(-grid - 40 * np.log(grid) - (-grid - 40 * np.log(grid)).max())
+    source = pe.Draws({"theta": np.random.default_rng(1).choice(grid, (4, 1000), p=density / density.sum())})
+    result = pe.erase(model, source, [37, 38, 39], rungs=[pe.Reweight()])
+    assert not result.verdict.accepted
+    assert "reaches where the draws that went in cannot be" in result.verdict.reason
+
+
+def test_odd_numbers_of_draws():
+    oracle, rows, _, _ = request("regression", 0)
+    everyone = np.arange(oracle.n_rows)
+    for shape in ((1, 1001), (3, 333)):
+        source = pe.Draws(oracle.sample(everyone, shape, seed=1))
+        draws = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws
+        assert draws.n_chains == shape[0]
+        assert draws.n_draws <= shape[1]
 
 
 # --- the kernel

@@ -1,6 +1,7 @@
-"""Arrays that a function uses beside its arguments: out of a closure, a module's globals, a default value.
+"""Data that a function uses beside its arguments: out of a closure, a module's globals, a default value.
 
-Such arrays are constants of the function's compiled program, and a copy of them is wherever the program is.
+They are constants of the function's compiled program, and a copy of them is wherever the program is. Arrays are found,
+and so are many plain numbers; a few cannot be told from those that a model's formula has.
 """
 
 from __future__ import annotations
@@ -14,9 +15,13 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jaxtyping import PyTree
 
+MOST_NUMBERS = 40
+"""Different real numbers that a model's formula may have. A loop over rows that are Python numbers has as many as rows;
+derivatives of special functions have up to twenty."""
+
 
 def holds_arrays(function: Callable[..., PyTree], *args: PyTree) -> bool:
-    """Whether a function's program has an array of more than one element for a constant.
+    """Whether a function's program has constants that may be data: arrays, or many different numbers.
 
     The function is traced, not run: shapes (`jax.ShapeDtypeStruct`) will do for arguments. One that cannot be traced is
     taken to hold arrays; what is wrong with it shows when it is called.
@@ -25,7 +30,13 @@ def holds_arrays(function: Callable[..., PyTree], *args: PyTree) -> bool:
         program, _, _ = eqx.filter_make_jaxpr(function)(*args)
     except Exception:
         return True
-    return any(math.prod(np.shape(constant)) > 1 for constant in _constants(program))
+    if any(np.ndim(constant) == 0 for constant in program.consts):  # made by the user: plain numbers are literals
+        return True
+    constants = list(_constants(program))
+    numbers = {
+        np.asarray(each).item() for each in constants if np.size(each) == 1 and np.asarray(each).dtype.kind == "f"
+    }
+    return len(numbers) > MOST_NUMBERS or any(math.prod(np.shape(each)) > 1 for each in constants)
 
 
 def _constants(program: ClosedJaxpr | Jaxpr) -> Iterator[Any]:

@@ -151,6 +151,23 @@ class Container:
         groups = {name: select(group) if name in OF_DRAWS else group for name, group in self.groups.items()}
         return dataclasses.replace(self, groups=groups, companions=select(self.companions), fitted=params)
 
+    def settled(self, params: PyTree) -> Container:
+        """The container of new draws: nothing of the draws before is left in it, values of no variable either."""
+        if not self.moved(params):
+            return self
+        blank = {
+            name: (values.dims, np.broadcast_to(np.float32(np.nan), values.shape))
+            for name, values in self.companions.data_vars.items()
+            if self.computed is not None
+        }
+        coords = {n: each for n, each in self.companions.coords.items() if not set(each.dims) & set(SAMPLE_DIMS)}
+        return dataclasses.replace(
+            self,
+            groups={name: group for name, group in self.groups.items() if name not in OF_DRAWS},
+            companions=xr.Dataset(blank, coords=coords if blank else {}),
+            fitted=params,
+        )
+
     def relabelled(self, coords: xr.Dataset, dims: Iterable[str]) -> xr.Dataset:
         """Coordinates along these axes, bare of all else, with the labels of what was removed blanked out.
 
@@ -212,7 +229,11 @@ class Container:
         moved = self.moved(params)
         out = [name for name in self.groups if name in OF_ROWS or not moved]
         anew = self.computed is not None
-        lost = [name for name in before.companions.data_vars if (moved and not anew) or name not in self.companions]
+        lost = [
+            name
+            for name, values in before.companions.data_vars.items()
+            if (not anew and (moved or not set(values.dims) & set(self.row_dims))) or name not in self.companions
+        ]
         gone = [f"{name} of the posterior" for name in lost]
         gone += [name for name in before.groups if name not in out]
         for name in out:
@@ -275,7 +296,9 @@ class Container:
         if not self.companions.data_vars or not (moved or not self.present.all()):
             return self.companions
         if self.computed is None:
-            return xr.Dataset() if moved else self.companions
+            # What has an axis of rows is cut to the kept ones; everything else may be a sum over all of them.
+            of_rows = [n for n, each in self.companions.data_vars.items() if set(each.dims) & set(self.row_dims)]
+            return xr.Dataset() if moved else self.companions[of_rows]
         values = self.computed(self.model, params)
         made = {name: (self.companions[name].dims, np.asarray(values[str(name)])) for name in self.companions.data_vars}
         coords = {n: each for n, each in self.companions.coords.items() if not set(each.dims) & set(SAMPLE_DIMS)}

@@ -208,6 +208,13 @@ class Draws(eqx.Module):
         coords = container.relabelled(self.labels.coords, [dim for dims in self.labels.dims.values() for dim in dims])
         return Draws(self.params, self.log_weights, dims=self.labels.dims, coords=coords, container=container)
 
+    def settled(self) -> Draws:
+        """The same draws, in a container that holds nothing of the draws that came in it."""
+        if self.container is None:
+            return self
+        own = self.container.settled(self.params)
+        return Draws(self.params, self.log_weights, dims=self.labels.dims, coords=self.labels, container=own)
+
     def thin(self, step: int) -> Draws:
         """Every `step`-th draw of each chain."""
         whole_number("step", step, 1, self.n_draws)
@@ -252,8 +259,8 @@ class Draws(eqx.Module):
         if self.log_weights is not None and not include_weights:
             raise WeightedDrawsError(
                 "these draws carry log-weights, which after an erasure are a function of the removed rows.",
-                "use result.draws or result.to_arviz(), which are equally weighted; in memory only, pass "
-                "include_weights=True.",
+                "use result.draws or result.to_arviz(), which are equally weighted. (To convert the weights in memory: "
+                "draws.to_arviz(include_weights=True).)",
             )
         slashed = [name for name in self.names if "/" in name]
         if slashed:

@@ -417,6 +417,8 @@ def erase(
         assert output.draws.container is not None
         notes = output.draws.container.told(came, output.draws.params)
         verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *notes))
+        settled = dataclasses.replace(output, draws=output.draws.settled())
+        tried[-1] = dataclasses.replace(tried[-1], output=settled)
     last = tried[-1].evidence if tried else None
     if not verdict.accepted or last is None:
         after = spent

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Int, Shaped
+from jaxtyping import Float, Int, Shaped
 
 from posterase.column_checks import looks_standardised
 from posterase.container import SAMPLE_DIMS, UNNAMED, Computed, Container, Grouping
@@ -81,6 +82,10 @@ def from_arviz(
         LikelihoodBlock(size, [_draws_first(likelihoods[name], dims[name], given) for name in held])
         for (_, size), held in zip(blocks, variables, strict=True)
     ]
+    if var_names is None:
+        total = sum((block.total(block.rows) for block in stored), np.zeros((given.n_chains, given.n_draws)))
+        names = _without_sums_of_likelihoods(names, groups["posterior"], total)
+        given = Draws.from_arviz(sampled(groups), var_names=names)
     rows_of = [Block(dim, size, tuple(held)) for (dim, size), held in zip(blocks, variables, strict=True)]
     container = make_container(groups, names, labelled(rows_of, axes, groups), axes, preprocessing)
     draws = given.inside(container)
@@ -102,6 +107,62 @@ def _parameters(posterior: xr.Dataset, axes: Axes, var_names: Sequence[str] | No
             "name those to weigh: var_names=[…].",
         )
     return names
+
+
+SUMS_OF_LIKELIHOODS = re.compile(
+    r"(lp|ll|target|energy|deviance|potential(_energy)?|elpd.*|log_?(lik|p|post|prob|dens|joint|target).*)_*",
+    re.IGNORECASE,
+)
+"""Names of variables that programs compute from the log-likelihoods of all rows."""
+
+PROPORTIONAL, EXPLAINED, MORE_THAN_BEFORE = 1e-3, 0.02, 5.0
+"""A variable is a sum of log-likelihoods if their total leaves less than the first share of its variance; or if it
+leaves, with functions of the parameters, less than the second, and the parameters alone so many times more."""
+
+
+def _without_sums_of_likelihoods(
+    names: list[str], posterior: xr.Dataset, total: Float[np.ndarray, "chain draw"]
+) -> list[str]:
+    """Leave out variables that follow the log-likelihood of all rows: a deviance, a log density.
+
+    With the log-likelihoods of the kept rows, which are written, they give those of the removed rows.
+    """
+    columns = {
+        name: posterior[name].transpose(*SAMPLE_DIMS, ...).values.reshape(total.size, -1).astype(np.float64)
+        for name in names
+    }
+    summed = {name for name in names if SUMS_OF_LIKELIHOODS.fullmatch(name)}
+    for name, values in columns.items():
+        others = [each for other, each in columns.items() if other != name and other not in summed]
+        if values.shape[1] == 1 and _follows(values[:, 0], total.ravel(), others):
+            summed.add(name)
+    return [name for name in names if name not in summed]
+
+
+def _follows(
+    values: Float[np.ndarray, " n"], total: Float[np.ndarray, " n"], others: Sequence[Float[np.ndarray, "n _"]]
+) -> bool:
+    """Whether a variable is a multiple of the log-likelihood, or one plus a function of the other parameters."""
+    if not (np.isfinite(total).all() and np.isfinite(values).all() and values.std() > 0):
+        return False
+    if _unexplained(values, total[:, None]) < PROPORTIONAL:
+        return True
+    beside = np.concatenate([np.zeros((len(values), 0)), *others], axis=1)[:, : len(values) // 20]
+    with np.errstate(divide="ignore"):
+        logs = np.log(np.abs(beside))
+    logs = np.where(np.isfinite(logs), logs, 0.0)
+    alone = np.concatenate([beside, beside**2, logs, logs**2], axis=1)
+    before, after = (_unexplained(values, each) for each in (alone, np.column_stack([alone, total])))
+    return bool(after < EXPLAINED and before > max(MORE_THAN_BEFORE * after, PROPORTIONAL))
+
+
+def _unexplained(values: Float[np.ndarray, " n"], columns: Float[np.ndarray, "n k"]) -> float:
+    """The share of the variance that a linear regression leaves."""
+    spread = columns.std(axis=0)
+    scaled = (columns - columns.mean(axis=0))[:, spread > 0] / spread[spread > 0]
+    centred = values - values.mean()
+    left = centred - scaled @ np.linalg.lstsq(scaled, centred, rcond=None)[0]
+    return float(left.var() / values.var())
 
 
 # --- what all bridges read

@@ -152,8 +152,8 @@ def certificate_section(certificate: bytes) -> str:
         ("To verify it", f"posterase verify {ledger}--key public.key --certificate certificate.json"),
     ]
     text = (
-        "The certificate says the same, signed. Whoever has it and the public key of its issuer can check that nothing "
-        "was changed since."
+        "The certificate says, signed, what was done, what it rests on and what was not erased. Whoever has it and the "
+        "public key of its issuer can check that nothing was changed since."
     )
     return section("The certificate", f"<p>{text}</p>{fact_table(verified)}")
 

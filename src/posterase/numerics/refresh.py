@@ -58,7 +58,7 @@ LEAST_ACCEPTANCE = 0.2
 TRIAL_DRAWS = 64
 """Draws of each half that try a setting."""
 
-PILOT_DRAWS = 128
+PILOT_DRAWS = 256
 """Draws of each half that are moved to see what moves take."""
 
 JITTER = 0.2
@@ -477,7 +477,12 @@ def _roots(covariances: Float[np.ndarray, "2 d ..."]) -> Float[np.ndarray, "2 d 
 
 
 def largest_correlation(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> float:
-    """The largest absolute correlation of a column before and now; columns that never vary count as forgotten."""
+    """The largest absolute correlation of a column before and now.
+
+    Columns that never vary count as forgotten, those that are not finite as remembered.
+    """
+    if not (np.isfinite(before).all() and np.isfinite(now).all()):
+        return 1.0
     a, b = before - before.mean(axis=0), now - now.mean(axis=0)
     scale = np.sqrt((a**2).sum(axis=0) * (b**2).sum(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):

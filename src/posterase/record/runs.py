@@ -52,7 +52,7 @@ from posterase.record.requests import Request
 from posterase.record.times import text_of
 
 NOT_REACHED = (
-    "backups and copies of the draws, of their data and of anything computed from them, outside the project's folder",
+    "backups and copies of the draws, of their data and of anything computed from them",
     "the source that the data come from",
 )
 """What no erasure here reaches."""
