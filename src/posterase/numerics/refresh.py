@@ -17,8 +17,8 @@ by the acceptance rate, in gradients.
 **Two halves.** The covariance and the number of leapfrog steps of one half are taken from the other half, and trial
 moves are thrown away: a kernel does not depend on the draws that it moves.
 
-A trajectory whose energy is not finite ends there, rejected: an overflow is never accepted. Everything is computed in
-float64 where the model can be.
+A trajectory whose energy is not finite ends there, rejected: an overflow is never accepted. Trajectories are computed
+in the precision of the draws, unless rounding of the log density would decide what is accepted: then in float64.
 
 References
 ----------
@@ -28,6 +28,7 @@ Campos, Sanz-Serna (2015), Extra chance generalized hybrid Monte Carlo, Journal 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ from posterase import devices
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
-from posterase.numerics.moves import half_covariances
+from posterase.numerics.moves import COARSE, half_covariances
 from posterase.precision import all_digits, as_jax, in_float64
 
 MOST_CORRELATION = 0.3
@@ -150,6 +151,9 @@ def refresh(
     Refreshed
         None where `choose` declined. Draws that the kernel does not fit come back unmoved.
     """
+    narrow = _Refresh(density, like, thetas, wide=False)
+    if narrow.is_precise():
+        return narrow(random, choose, watched)
 
     def run(wide: bool) -> Refreshed | None:
         return _Refresh(density, like, thetas, wide)(random, choose, watched)
@@ -196,6 +200,21 @@ class _Refresh:
         self.thetas = thetas
         self.frame = _Frame(as_jax(self.centres, self.precision), as_jax(self.scales, self.precision))
         self.gradients, self.sequential = 0.0, 0
+
+    @functools.cached_property
+    def trial(self) -> tuple[_State, Bool[np.ndarray, "2 m"]]:
+        """A few draws of each half at which the density and its gradient are numbers, and these numbers."""
+        m = self.thetas.shape[1]
+        active = np.zeros((2, m), bool)
+        active[:, np.linspace(0, m - 1, min(m, TRIAL_DRAWS)).astype(int)] = True
+        state = self.start(self.whitened(), active)
+        return state, active & np.isfinite(np.asarray(state.value))
+
+    def is_precise(self) -> bool:
+        """Whether rounding of the log density is too small to matter."""
+        state, active = self.trial
+        values = np.abs(np.asarray(state.value, np.float64)[active])
+        return bool(values.max(initial=0.0) * float(jnp.finfo(self.precision).eps) < COARSE)
 
     def __call__(self, random: np.random.Generator, choose: Any, watched: Any) -> Refreshed | None:
         tuned = self.tune(random)
@@ -268,11 +287,7 @@ class _Refresh:
 
     def tune(self, random: np.random.Generator) -> Tuned | None:
         """The fewest leapfrog steps that are accepted often enough, tried by a few draws of the other half."""
-        m = self.thetas.shape[1]
-        trial = np.zeros((2, m), bool)
-        trial[:, np.linspace(0, m - 1, min(m, TRIAL_DRAWS)).astype(int)] = True
-        state = self.start(self.whitened(), trial)
-        trial &= np.isfinite(np.asarray(state.value))
+        state, trial = self.trial
         found: list[tuple[int, float] | None] = [None, None]
         for leapfrogs in LEAPFROGS:
             step, counts = np.full(2, np.pi / 2 / leapfrogs), np.full(2, leapfrogs)
