@@ -108,12 +108,12 @@ def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Re
     if can_select and request.model.gradients_are_dear and isinstance(subset(TOO_EXPENSIVE), Output):
         return subset(TOO_EXPENSIVE)
     if sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(erased.draws.params)) > MOST_PARAMETERS:
-        return subset(TOO_EXPENSIVE) if can_select else Objection("no output", f"{TOO_EXPENSIVE}", "refit.")
+        return subset(TOO_EXPENSIVE) if can_select else Objection("no output", TOO_EXPENSIVE, "")
     moved = _moved(for_moves, erased, request, lambda: can_select and isinstance(subset(TOO_EXPENSIVE), Output))
     if isinstance(moved, Output):
         return moved
     if moved == BEYOND or not can_select:
-        return Objection("no output", moved, "refit.")
+        return Objection("no output", moved, "")
     return subset(moved)
 
 

@@ -178,6 +178,15 @@ class _State(NamedTuple):
     gradient: Float[Array, "*half m d"]
 
 
+class _Swept(NamedTuple):
+    """What a sweep did."""
+
+    state: _State
+    moved: Bool[np.ndarray, "2 m"]
+    rates: Float[np.ndarray, " 2"]
+    """Acceptance rates of first proposals, of each half."""
+
+
 class _Density(eqx.Module):
     """The log density of raveled parameters."""
 
@@ -248,9 +257,10 @@ class _Refresh:
         rates, full_sweeps, correlation, thetas = [], 0, 1.0, starts
         for number in range(MOST_SWEEPS):
             full_sweeps += int(leapfrogs is tuned.leapfrogs)
-            state, accepted, rate = self.sweep(random, state, active, step, leapfrogs)
-            moved |= accepted[:, :count]
-            rates.append(rate)
+            swept = self.sweep(random, state, active, step, leapfrogs)
+            state = swept.state
+            moved |= swept.moved[:, :count]
+            rates.append(float(swept.rates.mean()))
             thetas = self.thetas_of(np.asarray(state.z, np.float64))
             correlation = largest_correlation(before, self.features(thetas, count, watched))
             forgot = correlation < MOST_CORRELATION
@@ -291,7 +301,7 @@ class _Refresh:
         found: list[tuple[int, float] | None] = [None, None]
         for leapfrogs in LEAPFROGS:
             step, counts = np.full(2, np.pi / 2 / leapfrogs), np.full(2, leapfrogs)
-            rates = self.rates(random, state, trial, step, counts)
+            rates = self.sweep(random, state, trial, step, counts, chances=1).rates
             last = leapfrogs == LEAPFROGS[-1]
             for half in range(2):
                 if found[half] is None and (rates[half] >= TARGET_ACCEPTANCE or last):
@@ -322,7 +332,7 @@ class _Refresh:
             blank, as_jax(np.full(z.shape[:2], -np.inf), self.precision), as_jax(np.zeros(z.shape), self.precision)
         )
         random = np.random.default_rng(0)  # of no effect
-        return self.sweep(random, state, active, np.zeros(2), np.ones(2, np.int64))[0]
+        return self.sweep(random, state, active, np.zeros(2), np.ones(2, np.int64)).state
 
     def sweep(
         self,
@@ -332,25 +342,8 @@ class _Refresh:
         step: Float[np.ndarray, " 2"],
         leapfrogs: Int[np.ndarray, " 2"],
         chances: int = MOST_CHANCES,
-    ) -> tuple[_State, Bool[np.ndarray, "2 m"], float]:
-        """Every active draw moved once: the new state, who moved, the acceptance rate of first proposals."""
-        out = self._swept(random, state, active, step, leapfrogs, chances)
-        return out[0], np.asarray(out[1]), float(out[2].mean())
-
-    def rates(
-        self,
-        random: np.random.Generator,
-        state: _State,
-        active: Bool[np.ndarray, "2 m"],
-        step: Float[np.ndarray, " 2"],
-        leapfrogs: Int[np.ndarray, " 2"],
-    ) -> Float[np.ndarray, " 2"]:
-        """Acceptance rates of first proposals, of each half."""
-        return self._swept(random, state, active, step, leapfrogs, 1)[2]
-
-    def _swept(
-        self, random: Any, state: Any, active: Any, step: Any, leapfrogs: Any, chances: int
-    ) -> tuple[_State, Any, Float[np.ndarray, " 2"]]:
+    ) -> _Swept:
+        """Every active draw moved once."""
         out = _sweep(
             as_jax(random.integers(2**32, size=(2, 2), dtype=np.uint32)),
             self.density,
@@ -364,7 +357,7 @@ class _Refresh:
         state, moved, rates, trajectories, longest = out
         self.gradients += float((np.asarray(trajectories) * leapfrogs).sum())
         self.sequential += int((np.asarray(longest) * leapfrogs).max())
-        return state, moved, np.asarray(rates, np.float64)
+        return _Swept(state, np.asarray(moved), np.asarray(rates, np.float64))
 
 
 @eqx.filter_jit
