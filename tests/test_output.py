@@ -159,6 +159,7 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
         "score": 3 * rowwise.sum(-1) + prior,
         "mean": beta[..., 0] * 2,
     }
+    posterior["log_phi"] = np.random.default_rng(0).normal(size=total.shape)  # a parameter, whatever its name
     tree = from_dict({"posterior": posterior, "log_likelihood": {"y": rowwise}})
     for names in (None, ["beta"]):
         result = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=50.0))
@@ -166,7 +167,7 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
         assert "stored log-likelihoods only" in result.verdict.notes[0]
         out = written(result.draws, tmp_path / "kept.nc")
         assert not {"deviance", "score"} & set(out["posterior"].data_vars)
-        assert ("mean" in out["posterior"].data_vars) == (names is None)
+        assert ({"mean", "log_phi"} <= set(out["posterior"].data_vars)) == (names is None)
         assert "deviance of the posterior" in " ".join(result.verdict.notes)
 
 

@@ -110,7 +110,7 @@ def _parameters(posterior: xr.Dataset, axes: Axes, var_names: Sequence[str] | No
 
 
 SUMS_OF_LIKELIHOODS = re.compile(
-    r"(lp|ll|target|energy|deviance|potential(_energy)?|elpd.*|log_?(lik|p|post|prob|dens|joint|target).*)_*",
+    r"(lp|ll|target|energy|deviance|potential(_energy)?|elpd.*|log_?p|log_?(lik|post|prob|dens|joint|target).*)_*",
     re.IGNORECASE,
 )
 """Names of variables that programs compute from the log-likelihoods of all rows."""
@@ -119,50 +119,69 @@ PROPORTIONAL, EXPLAINED, MORE_THAN_BEFORE = 1e-3, 0.02, 5.0
 """A variable is a sum of log-likelihoods if their total leaves less than the first share of its variance; or if it
 leaves, with functions of the parameters, less than the second, and the parameters alone so many times more."""
 
+RIDGE = 1e-9
+"""Keeps the normal equations solvable where parameters are collinear."""
+
 
 def _without_sums_of_likelihoods(
     names: list[str], posterior: xr.Dataset, total: Float[np.ndarray, "chain draw"]
 ) -> list[str]:
     """Leave out variables that follow the log-likelihood of all rows: a deviance, a log density.
 
-    With the log-likelihoods of the kept rows, which are written, they give those of the removed rows.
+    With the log-likelihoods of the kept rows, which are written, they give those of the removed rows. A log density is
+    the log-likelihood plus a function of the parameters, for which there are powers and logarithms of the others.
     """
-    columns = {
+    every = {
         name: posterior[name].transpose(*SAMPLE_DIMS, ...).values.reshape(total.size, -1).astype(np.float64)
         for name in names
+        if not SUMS_OF_LIKELIHOODS.fullmatch(name)
     }
-    summed = {name for name in names if SUMS_OF_LIKELIHOODS.fullmatch(name)}
-    for name, values in columns.items():
-        others = [each for other, each in columns.items() if other != name and other not in summed]
-        if values.shape[1] == 1 and _follows(values[:, 0], total.ravel(), others):
-            summed.add(name)
-    return [name for name in names if name not in summed]
-
-
-def _follows(
-    values: Float[np.ndarray, " n"], total: Float[np.ndarray, " n"], others: Sequence[Float[np.ndarray, "n _"]]
-) -> bool:
-    """Whether a variable is a multiple of the log-likelihood, or one plus a function of the other parameters."""
-    if not (np.isfinite(total).all() and np.isfinite(values).all() and values.std() > 0):
-        return False
-    if _unexplained(values, total[:, None]) < PROPORTIONAL:
-        return True
-    beside = np.concatenate([np.zeros((len(values), 0)), *others], axis=1)[:, : len(values) // 20]
+    target = _standardised(total.reshape(-1, 1))
+    if not np.isfinite(target).all() or not np.any(target):
+        return list(every)
+    left = {name: each for name, each in every.items() if not _is_proportional(each, target)}
+    columns = np.concatenate([np.zeros((total.size, 0)), *left.values()], axis=1)[:, : total.size // 20]
+    owner = np.repeat(list(left), [each.shape[1] for each in left.values()])[: columns.shape[1]]
     with np.errstate(divide="ignore"):
-        logs = np.log(np.abs(beside))
-    logs = np.where(np.isfinite(logs), logs, 0.0)
-    alone = np.concatenate([beside, beside**2, logs, logs**2], axis=1)
-    before, after = (_unexplained(values, each) for each in (alone, np.column_stack([alone, total])))
-    return bool(after < EXPLAINED and before > max(MORE_THAN_BEFORE * after, PROPORTIONAL))
+        logs = np.nan_to_num(np.log(np.abs(columns)), neginf=0.0)
+    functions = _standardised(np.concatenate([columns, columns**2, logs, logs**2], axis=1))
+    products = functions.T @ functions / total.size + RIDGE * np.eye(functions.shape[1])
+    kept = []
+    for name, values in left.items():
+        if values.shape[1] > 1:
+            kept.append(name)
+            continue
+        others = np.flatnonzero(np.tile(owner != name, 4))
+        pair = np.concatenate([_standardised(values), target], axis=1)
+        shared = (functions.T @ pair / total.size)[others]
+        unexplained = pair.T @ pair / total.size - shared.T @ np.linalg.solve(products[np.ix_(others, others)], shared)
+        if not _follows(unexplained):
+            kept.append(name)
+    return kept
 
 
-def _unexplained(values: Float[np.ndarray, " n"], columns: Float[np.ndarray, "n k"]) -> float:
-    """The share of the variance that a linear regression leaves."""
+def _standardised(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
+    """With mean zero and variance one; zero where nothing varies."""
     spread = columns.std(axis=0)
-    scaled = (columns - columns.mean(axis=0))[:, spread > 0] / spread[spread > 0]
-    centred = values - values.mean()
-    left = centred - scaled @ np.linalg.lstsq(scaled, centred, rcond=None)[0]
-    return float(left.var() / values.var())
+    return (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, np.inf)
+
+
+def _is_proportional(values: Float[np.ndarray, "n k"], target: Float[np.ndarray, "n 1"]) -> bool:
+    """Whether a variable is a multiple of the log-likelihood, plus a constant."""
+    return values.shape[1] == 1 and float((_standardised(values) * target).mean() ** 2) > 1 - PROPORTIONAL
+
+
+def _follows(unexplained: Float[np.ndarray, "2 2"]) -> bool:
+    """Whether a variable is a function of others plus a multiple of the log-likelihood.
+
+    From the covariance of the two that the others leave unexplained: of the variable's share, both² / rest is the
+    log-likelihood's.
+    """
+    (alone, both), (_, rest) = unexplained
+    if rest < PROPORTIONAL:  # the others explain the log-likelihood, too
+        return False
+    beside = alone - both**2 / rest
+    return bool(beside < EXPLAINED and alone > max(MORE_THAN_BEFORE * beside, PROPORTIONAL))
 
 
 # --- what all bridges read
