@@ -159,7 +159,7 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
         "score": 3 * rowwise.sum(-1) + prior,
         "mean": beta[..., 0] * 2,
     }
-    posterior["log_phi"] = np.random.default_rng(0).normal(size=total.shape)  # a parameter, whatever its name
+    posterior["log_phi"] = np.random.default_rng(0).normal(size=beta.shape[:2])  # a parameter, whatever its name
     tree = from_dict({"posterior": posterior, "log_likelihood": {"y": rowwise}})
     for names in (None, ["beta"]):
         result = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=50.0))
