@@ -19,7 +19,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import posterase as pe
 from posterase import compilation
-from posterase.closures import holds_arrays
+from posterase.closures import holds_data
 from posterase.compilation import programs, programs_kept, suspend_cache
 from tests.test_doctor import examined
 
@@ -311,11 +311,11 @@ with_own_derivative.defvjp(lambda mean: (mean**2, mean), lambda mean, slope: (sl
 )
 def test_arrays_in_functions_are_found(held, function):
     shape = jax.ShapeDtypeStruct((), np.float32)
-    assert holds_arrays(function, shape) == held
+    assert holds_data(function, shape) == held
     if held and jax.config.jax_use_simplified_jaxpr_constants is False:
         jax.config.update("jax_use_simplified_jaxpr_constants", True)
         try:
-            assert holds_arrays(lambda a: function(a), shape)
+            assert holds_data(lambda a: function(a), shape)
         finally:
             jax.config.update("jax_use_simplified_jaxpr_constants", False)
 

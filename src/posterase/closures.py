@@ -20,11 +20,11 @@ MOST_NUMBERS = 40
 derivatives of special functions have up to twenty."""
 
 
-def holds_arrays(function: Callable[..., PyTree], *args: PyTree) -> bool:
+def holds_data(function: Callable[..., PyTree], *args: PyTree) -> bool:
     """Whether a function's program has constants that may be data: arrays, or many different numbers.
 
     The function is traced, not run: shapes (`jax.ShapeDtypeStruct`) will do for arguments. One that cannot be traced is
-    taken to hold arrays; what is wrong with it shows when it is called.
+    taken to hold data; what is wrong with it shows when it is called.
     """
     try:
         program, _, _ = eqx.filter_make_jaxpr(function)(*args)

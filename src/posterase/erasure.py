@@ -181,6 +181,8 @@ class Erasure:
     """Σ min(1, √(ε/2)) over all erasures of this posterior since it was fitted."""
     next_key: Key[Array, ""]
     """For the next request, whose random numbers must be others than this one's."""
+    demanded_ess: float
+    """The fewest effective draws that the policy accepted for these draws."""
 
     @property
     def draws(self) -> Draws:
@@ -219,12 +221,6 @@ class Erasure:
     def evidence(self) -> Evidence | None:
         """What the rung showed that the draws are of."""
         return self.rungs[-1].evidence if self.rungs else None
-
-    @property
-    def demanded_ess(self) -> float:
-        """The fewest effective draws that the policy accepted."""
-        can_move = not isinstance(self.model, StoredLikelihoods)
-        return self.policy.for_draws(parameter_ess(self.before), can_move=can_move).least_ess
 
     @property
     def jeffreys(self) -> Estimate | None:
@@ -395,7 +391,8 @@ def erase(
     doubts = _doubts(draws, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
-    own = policy.for_draws(parameter_ess(draws), can_move=not isinstance(model, StoredLikelihoods))
+    had = parameter_ess(draws)
+    own = policy.for_draws(had, can_move=not isinstance(model, StoredLikelihoods))
     tried: list[Rung] = []
     with devices.over(mesh), shown("erasing", len(climbed), progress) as report:
         spread = model.spread()
@@ -411,7 +408,7 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    verdict = _verdict(tried, draws, own, doubts, way_out)
+    verdict = _verdict(tried, draws, had, own, doubts, way_out)
     output = tried[-1].output if tried and verdict.accepted else None
     if came is not None and output is not None:
         assert output.draws.container is not None
@@ -427,7 +424,7 @@ def erase(
     else:
         after = spent + policy.spends(last)
     model = kept if output is None or not isinstance(kept, StoredLikelihoods) else output.model
-    return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key)
+    return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key, own.least_ess)
 
 
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
@@ -565,7 +562,9 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     )
 
 
-def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objection], way_out: str) -> Verdict:
+def _verdict(
+    tried: list[Rung], draws: Draws, had: Mapping[str, float], policy: Policy, doubts: list[Objection], way_out: str
+) -> Verdict:
     if not tried:
         advice = _advised([doubt.advice for doubt in doubts], way_out or ADD)
         public = "; ".join(doubt.public for doubt in doubts)
@@ -575,10 +574,10 @@ def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objec
     notes = notes if not modes or PUBLIC_CAUSES["modes"] in notes else (*notes, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence
-    if min(parameter_ess(draws).values()) < ENOUGH_ESS:
+    if min(had.values()) < ENOUGH_ESS:
         notes = (*notes, FEW)
     if last.objections or shown is None:
-        return _refusal(tried, draws, policy, modes, way_out)
+        return _refusal(tried, had, policy, modes, way_out)
     if shown.rhat is not None:
         kind = "refitted"
         figures = [f"R̂ {shown.rhat:.3f}"]
@@ -606,11 +605,10 @@ def _verdict(tried: list[Rung], draws: Draws, policy: Policy, doubts: list[Objec
     )
 
 
-def _refusal(tried: list[Rung], draws: Draws, policy: Policy, modes: str, way_out: str) -> Verdict:
+def _refusal(tried: list[Rung], had: Mapping[str, float], policy: Policy, modes: str, way_out: str) -> Verdict:
     """Why nothing passed, and what to do about it."""
     last = tried[-1]
     reason = f"{last.name}: {last.objections[0].reason}"
-    had = parameter_ess(draws)
     worst = min(had, key=lambda name: had[name])
     public = f"{last.name}: {last.objections[0].public}"
     advice = []

@@ -15,8 +15,8 @@ from posterase.errors import InvalidKeyError
 def fresh_key() -> Key[Array, ""]:
     """A key that nobody can guess.
 
-    Who knows the key of an erasure can replay its random numbers, and moves are reversible: from the new draws alone
-    such a person could go back to the old ones.
+    Whoever knows the key of an erasure can replay its random numbers. Moves are reversible, so such a person could go
+    back from the new draws to the old ones.
     """
     return jax.random.wrap_key_data(jnp.asarray([secrets.randbits(32), secrets.randbits(32)], jnp.uint32))
 

@@ -37,7 +37,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from posterase import checks, devices
-from posterase.closures import holds_arrays
+from posterase.closures import holds_data
 from posterase.compilation import suspend_cache
 from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NotFactorisedError
@@ -218,16 +218,16 @@ class AbstractModel(eqx.Module):
 
         def check() -> bool:
             self._check_functions(params)
-            return self._holds_arrays(params)
+            return self._holds_data(params)
 
         if checks.once((structure, shapes, widest_float()), check):
             suspend_cache()
 
-    def _holds_arrays(self, params: PyTree) -> bool:
-        """Whether the model's functions use arrays that are neither its leaves nor parameters."""
+    def _holds_data(self, params: PyTree) -> bool:
+        """Whether the model's functions use data that are neither its leaves nor parameters."""
         bucket = np.zeros(SMALLEST_BUCKET, np.int32)
         removal = Removal(padded_ids=as_jax(bucket), counted=as_jax(bucket, bool))
-        return holds_arrays(_densities_and_slopes, self, params, removal)
+        return holds_data(_densities_and_slopes, self, params, removal)
 
     def _check_example(self, params: PyTree) -> None:
         check_known(self.transforms, parameter_names(params), "transforms")

@@ -99,27 +99,29 @@ def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Re
     for_moves, for_subset = np.random.default_rng(np.asarray(jax.random.key_data(key))).spawn(2)
 
     @functools.cache
-    def subset(why: str) -> Output | Objection:
-        return _subset(for_subset, method, erased, request, why)
+    def subset() -> Output | Objection:
+        return _subset(for_subset, method, erased, request)
 
     if isinstance(request.model, StoredLikelihoods):
-        return subset(NO_DENSITY)
+        return _because(subset(), erased.draws, NO_DENSITY)
     can_select = method.origin != "moved"  # draws that were resampled have copies, which a subset would give away
-    if can_select and request.model.gradients_are_dear and isinstance(subset(TOO_EXPENSIVE), Output):
-        return subset(TOO_EXPENSIVE)
+    if can_select and request.model.gradients_are_dear and isinstance(subset(), Output):
+        return _because(subset(), erased.draws, TOO_EXPENSIVE)
     if sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(erased.draws.params)) > MOST_PARAMETERS:
-        return subset(TOO_EXPENSIVE) if can_select else Objection("no output", TOO_EXPENSIVE, "")
-    moved = _moved(for_moves, erased, request, lambda: can_select and isinstance(subset(TOO_EXPENSIVE), Output))
-    if isinstance(moved, Output):
+        if not can_select:
+            return Objection("no output", TOO_EXPENSIVE, "")
+        return _because(subset(), erased.draws, TOO_EXPENSIVE)
+    moved = _moved(for_moves, erased, request, lambda: can_select and isinstance(subset(), Output))
+    if not isinstance(moved, str):
         return moved
     if moved == BEYOND or not can_select:
         return Objection("no output", moved, "")
-    return subset(moved)
+    return _because(subset(), erased.draws, moved)
 
 
 def _moved(
     random: np.random.Generator, erased: Erased, request: Request, has_alternative: Callable[[], bool]
-) -> Output | str:
+) -> Output | Objection | str:
     """The draws resampled and moved; or why not. Costs count only where there is something else to return."""
     draws, demand = erased.draws, SPARE * request.policy.least_ess
     chains, length = draws.n_chains, draws.n_draws
@@ -160,8 +162,8 @@ def _moved(
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    notes = _fewer(fresh, draws, ALL_TOO_EXPENSIVE)
-    return Output(fresh, request.kept, "moved", parameter_ess(fresh), moved.cost, moved.correlation, notes)
+    output = Output(fresh, request.kept, "moved", parameter_ess(fresh), moved.cost, moved.correlation)
+    return output if shape[1] == length else _because(output, draws, ALL_TOO_EXPENSIVE)
 
 
 def _refit_gradients(draws: Draws, tuned: Tuned) -> float:
@@ -192,9 +194,7 @@ def _resampled(
     return np.stack(halves)
 
 
-def _subset(
-    random: np.random.Generator, method: Eraser, erased: Erased, request: Request, why: str
-) -> Output | Objection:
+def _subset(random: np.random.Generator, method: Eraser, erased: Erased, request: Request) -> Output | Objection:
     """Draws as they are, each kept with probability w / max w."""
     draws = erased.draws
     n = draws.n_chains * draws.n_draws
@@ -220,12 +220,13 @@ def _subset(
     if few:
         reason = f"of a subset selected by the weights: {few[0].reason}"
         return Objection("no output", reason, "use more draws.")
-    return Output(subset, model, method.origin, ess, notes=_fewer(subset, draws, why))
+    return Output(subset, model, method.origin, ess)
 
 
-def _fewer(returned: Draws, draws: Draws, why: str) -> tuple[str, ...]:
-    """A note, where fewer draws come out than went in, or none was moved."""
-    if returned.n_draws == draws.n_draws:
-        return () if why == ALL_TOO_EXPENSIVE else (why,)
-    sizes = f"{returned.n_chains} × {returned.n_draws} of {draws.n_chains} × {draws.n_draws}"
-    return (f"{sizes} draws are returned: {why}",)
+def _because(output: Output | Objection, draws: Draws, why: str) -> Output | Objection:
+    """The output with a note that says why it is not all draws, moved."""
+    if isinstance(output, Objection):
+        return output
+    returned, before = (f"{each.n_chains} × {each.n_draws}" for each in (output.draws, draws))
+    note = why if returned == before else f"{returned} of {before} draws are returned: {why}"
+    return dataclasses.replace(output, notes=(*output.notes, note))

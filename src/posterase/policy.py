@@ -44,7 +44,7 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "ess": "there are too few effective draws",
     "epsilon": "ε is above its limit",
     "epsilon not measured": "ε was not measured, which the policy needs",
-    "residual": "the linear solver left too much",
+    "residual": "the linear solver's residual is above its limit",
     "rhat": "R̂ is above its limit",
     "diagnostics": "the method's own diagnostics did not pass",
     "budget": "the budget of repeated erasures is spent",
@@ -52,7 +52,7 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "error": "the method ended in an error",
     "chains": "the chains that went in disagree",
     "modes": "the chains that went in are in different modes",
-    "no output": "no draws could be made that have forgotten the old ones",
+    "no output": "the draws could not be made independent of the old ones",
 }
 """The same in words that do not depend on the values of the removed rows."""
 

@@ -21,7 +21,7 @@ from posterase.assess.predictive import check_probabilities, most_predicted, out
 from posterase.assess.samples import Sample, rounded_down, sampled
 from posterase.assess.table import Figure, NotMeasured
 from posterase.checks import is_a
-from posterase.closures import holds_arrays
+from posterase.closures import holds_data
 from posterase.compilation import suspend_cache
 from posterase.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
@@ -216,7 +216,7 @@ class Comparison:
         """Refuse labels and predictions that are none, from one draw, before any work starts."""
         assert self.predictor is not None
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), self.before.params)
-        if holds_arrays(self.predictor, one, self.parts[part]):
+        if holds_data(self.predictor, one, self.parts[part]):
             suspend_cache()
         found = self._predicted(jax.tree.map(lambda leaf: leaf[:1], self.before.flat()), part)
         if self.labels is not None:

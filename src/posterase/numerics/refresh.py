@@ -121,13 +121,17 @@ class Tuned(NamedTuple):
         return 2.2 + self.sweeps * float(self.leapfrogs.mean()) / TARGET_ACCEPTANCE
 
 
+Choose = Callable[[Tuned], Plan | None]
+Watched = Callable[[Float[np.ndarray, "n d"]], Float[np.ndarray, " n"]]
+
+
 def refresh(
     random: np.random.Generator,
     density: LogDensity,
     like: PyTree,
     thetas: Float[np.ndarray, "2 m d"],
-    choose: Callable[[Tuned], Plan | None],
-    watched: Callable[[Float[np.ndarray, "n d"]], Float[np.ndarray, " n"]],
+    choose: Choose,
+    watched: Watched,
 ) -> Refreshed | None:
     """Move draws until every one has moved and none of their values correlates with where they came from.
 
@@ -225,7 +229,7 @@ class _Refresh:
         values = np.abs(np.asarray(state.value, np.float64)[active])
         return bool(values.max(initial=0.0) * float(jnp.finfo(self.precision).eps) < COARSE)
 
-    def __call__(self, random: np.random.Generator, choose: Any, watched: Any) -> Refreshed | None:
+    def __call__(self, random: np.random.Generator, choose: Choose, watched: Watched) -> Refreshed | None:
         tuned = self.tune(random)
         if tuned is None:
             every = self.thetas.shape[0] * self.thetas.shape[1]
@@ -241,7 +245,7 @@ class _Refresh:
         moved = self.move(random, tuned, Plan(np.stack([places, places]), np.inf), None)
         return tuned._replace(sweeps=max(moved.sweeps, 1))
 
-    def move(self, random: np.random.Generator, tuned: Tuned, plan: Plan, watched: Any) -> Refreshed:
+    def move(self, random: np.random.Generator, tuned: Tuned, plan: Plan, watched: Watched | None) -> Refreshed:
         """Sweeps over the planned draws until they have forgotten, or it takes too much."""
         m, count = self.thetas.shape[1], plan.places.shape[1]
         # Draws that are not moved fill the arrays up: all plans have one shape, which is compiled once.
@@ -287,7 +291,9 @@ class _Refresh:
         """So far, trials included."""
         return Cost(gradients=self.gradients, sequential=self.sequential)
 
-    def features(self, thetas: Float[np.ndarray, "2 m d"], count: int, watched: Any) -> Float[np.ndarray, "n k"]:
+    def features(
+        self, thetas: Float[np.ndarray, "2 m d"], count: int, watched: Watched | None
+    ) -> Float[np.ndarray, "n k"]:
         """What draws must forget: their parameters, and what is watched."""
         d = thetas.shape[-1]
         if watched is None:
