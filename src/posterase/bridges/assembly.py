@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Shaped
+from jaxtyping import PyTree, Shaped
 
 from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, sampled
 from posterase.bridges.programs import BridgedModel, check_parameters
@@ -61,10 +61,15 @@ class Posterior:
             axes,
             preprocessing,
             model=model,
-            computed=lambda kept, params: kept.computed(params),
+            computed=_computed,
             remarks=remarks,
         )
         return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
+
+
+def _computed(kept: BridgedModel, params: PyTree) -> Mapping[str, Any]:
+    """What a model computes from its parameters. (At module level, so that draws can be pickled.)"""
+    return kept.computed(params)
 
 
 def _check_arguments(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> None:
