@@ -24,8 +24,9 @@ def missing() -> str:
 @contextmanager
 def postgresql_server() -> Iterator[str]:
     """The URL of a server, without a database's name: `f"{url}"` % name."""
-    folder = Path(tempfile.mkdtemp(prefix="pg"))  # short: a socket's path has at most 107 characters
     user = _unprivileged() if os.geteuid() == 0 else ""
+    # Short: a socket's path has at most 107 characters. Another user may be unable to enter root's TMPDIR.
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp" if user else None))
     if user:
         shutil.chown(folder, user)
     data = folder / "data"

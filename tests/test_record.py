@@ -731,7 +731,11 @@ def open_folder():
 
 
 def test_no_permission(open_folder):
-    """Root may write everywhere: there it is tried as nobody."""
+    """Root may write everywhere: there it is tried as nobody.
+
+    Nobody may be unable to read the clone and its environment, where they lie in a home folder of mode 0700. So the
+    script first does the same with another record: then everything is imported.
+    """
     path = open_folder / "record.db"
     record = Record.open(f"sqlite:///{path}", some_keys(), actor="a")
     record.register(project())
@@ -739,12 +743,20 @@ def test_no_permission(open_folder):
     for each in [*open_folder.iterdir(), open_folder]:
         each.chmod(0o555 if each.is_dir() else 0o444)
     script = f"""
-import os, sys
+import os, sys, tempfile
 from tests.test_record import Record, RecordError, some_keys, project
+
+def register(path):
+    record = Record.open(f"sqlite:///{{path}}", some_keys(), actor="a")
+    record.register(project(subject="other"))
+    record.close()
+
+with tempfile.TemporaryDirectory() as folder:
+    register(f"{{folder}}/record.db")
 if os.geteuid() == 0:
     os.setuid(65534)
 try:
-    Record.open("sqlite:///{path}", some_keys(), actor="a").register(project(subject="other"))
+    register("{path}")
 except RecordError as error:
     print(error)
 """
