@@ -6,7 +6,8 @@ attributes. Much of it speaks of single rows, or was computed from all of them. 
 - what has an axis of rows (data, coordinates, log-likelihoods, predictions, parameters of single rows) is cut to the
   kept rows; an axis of groups (persons, counties) to the groups that have rows left;
 - what the model computes from its parameters is computed again, with the kept rows;
-- what belongs to draws that have moved since (log-likelihoods, predictions) is dropped;
+- what belongs to draws that have moved since (log-likelihoods, predictions) is computed again at the moved draws where
+  the model can, and dropped where it cannot;
 - everything else but the prior is dropped: log densities and sampler statistics saw all rows, and of attributes and
   numbers without an axis nobody knows what they hold.
 
@@ -18,8 +19,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -40,13 +41,19 @@ OF_ROWS = ("observed_data", "constant_data", "prior_predictive", "prior")
 """Groups that do not depend on the draws of the posterior: cut to the kept rows."""
 
 OF_DRAWS = ("log_likelihood", "posterior_predictive")
-"""Groups that belong to the draws: cut to the kept rows, and dropped where the draws moved."""
+"""Groups that belong to the draws: cut to the kept rows, and computed again or dropped where the draws moved."""
 
 UNNAMED = re.compile(r"_dim_\d+$")
 """How ArviZ names an axis that nobody has named."""
 
-Computed = Callable[[Any, PyTree], Mapping[str, Any]]
-"""What a model computes from its parameters: of a model and parameters `(chain, draw, …)`."""
+
+@runtime_checkable
+class Computes(Protocol):
+    """A model that computes variables of ArviZ's groups."""
+
+    def computed(self, group: str, params: PyTree, names: Sequence[str]) -> Mapping[str, Any]:
+        """Variables of a group at parameters `(chain, draw, …)`; entries of absent rows are cut out afterwards."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -85,7 +92,7 @@ class Container:
     companions: xr.Dataset
     """Variables of the posterior that are no parameters."""
     fitted: PyTree
-    """The draws that the groups belong to."""
+    """The draws that the groups belong to. None: groups and companions have no values until they are written."""
     present: Bool[np.ndarray, " rows"]
     """Rows that have not been removed."""
     parameter_dims: frozenset[str] = frozenset()
@@ -95,9 +102,10 @@ class Container:
     group_dims: dict[str, Grouping] = dataclasses.field(default_factory=dict)
     """Axes of groups of rows: persons, counties. A group none of whose rows is left is cut out like a row."""
     attrs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    model: Any = None
-    """The model of the present rows, where there is one, to compute the companions anew."""
-    computed: Computed | None = None
+    model: Computes | None = None
+    """The model of the present rows, where there is one that computes variables anew."""
+    computable: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+    """The variables that it computes, by group."""
     preprocessing: str | None = None
     """What was computed from all rows before the fit, in words; None where nobody said."""
     suspected: str = ""
@@ -116,7 +124,11 @@ class Container:
         left = self._masks(present, among=self.present)
         groups = {name: self._cleaned(name, group, left) for name, group in self.groups.items()}
         companions = self.companions.drop_vars(
-            [name for name, values in self.companions.data_vars.items() if self.unknown_dims & set(values.dims)]
+            [
+                name
+                for name, values in self.companions.data_vars.items()
+                if self.unknown_dims & set(values.dims) or not self._stays(name)
+            ]
         )
         forgotten = {d: each.without(self._of_block(present, each.block)) for d, each in self.group_dims.items()}
         return dataclasses.replace(
@@ -151,22 +163,31 @@ class Container:
         groups = {name: select(group) if name in OF_DRAWS else group for name, group in self.groups.items()}
         return dataclasses.replace(self, groups=groups, companions=select(self.companions), fitted=params)
 
+    def _stays(self, name: Hashable) -> bool:
+        """Whether a companion may stay once rows are removed: the model computes it again, or there is no model."""
+        return self.model is None or name in self.computable.get("posterior", ())
+
     def settled(self, params: PyTree) -> Container:
         """The container of new draws: nothing of the draws before is left in it, values of no variable either."""
         if not self.moved(params):
             return self
-        blank = {
-            name: (values.dims, np.broadcast_to(np.float32(np.nan), values.shape))
-            for name, values in self.companions.data_vars.items()
-            if self.computed is not None
-        }
-        coords = {n: each for n, each in self.companions.coords.items() if not set(each.dims) & set(SAMPLE_DIMS)}
+        blank = {name: self._blank(name, group) for name, group in self.groups.items() if name in OF_DRAWS}
+        others = {name: group for name, group in self.groups.items() if name not in OF_DRAWS}
         return dataclasses.replace(
             self,
-            groups={name: group for name, group in self.groups.items() if name not in OF_DRAWS},
-            companions=xr.Dataset(blank, coords=coords if blank else {}),
-            fitted=params,
+            groups=others | {name: group for name, group in blank.items() if group.data_vars},
+            companions=self._blank("posterior", self.companions),
+            fitted=None,
         )
+
+    def _blank(self, name: str, group: xr.Dataset) -> xr.Dataset:
+        """The variables of a group that the model computes, without their values."""
+        blank = {
+            variable: (values.dims, np.broadcast_to(np.float32(np.nan), values.shape))
+            for variable, values in group.data_vars.items()
+            if variable in self.computable.get(name, ())
+        }
+        return xr.Dataset(blank, coords=_without_sample_coords(group) if blank else {})
 
     def relabelled(self, coords: xr.Dataset, dims: Iterable[str]) -> xr.Dataset:
         """Coordinates along these axes, bare of all else, with the labels of what was removed blanked out.
@@ -201,18 +222,22 @@ class Container:
         if self.fingerprint:
             filled.attrs[FINGERPRINT] = self.fingerprint
         groups = {"posterior": filled}
-        groups |= {
-            name: group
-            for name, group in self.groups.items()
-            if name in OF_ROWS or (not moved and (whole or name in OF_DRAWS))
-        }
+        for name, group in self.groups.items():
+            if name in OF_ROWS or (not moved and whole) or (not moved and name in OF_DRAWS):
+                groups[name] = group
+            elif name in OF_DRAWS:
+                groups[name] = self._computed(name, group, params).assign_coords(
+                    {dim: filled[dim] for dim in SAMPLE_DIMS if dim in filled.coords}
+                )
         if stats is not None:
             before = groups.get("sample_stats")
             groups["sample_stats"] = stats if before is None else before.assign(stats.data_vars)
-        return xr.DataTree.from_dict(groups)
+        return xr.DataTree.from_dict({name: group for name, group in groups.items() if len(group.data_vars)})
 
     def moved(self, params: PyTree) -> bool:
         """Whether these are other draws than those that the groups belong to."""
+        if self.fitted is None:
+            return True
         ours, theirs = jax.tree.leaves(params), jax.tree.leaves(self.fitted)
         return not all(a is b or np.array_equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
@@ -227,22 +252,20 @@ class Container:
     def told(self, before: Container, params: PyTree) -> tuple[str, ...]:
         """What was done to the container since `before`, and what is to be known of it, in words for a verdict."""
         moved = self.moved(params)
-        out = [name for name in self.groups if name in OF_ROWS or not moved]
-        anew = self.computed is not None
-        lost = [
-            name
-            for name, values in before.companions.data_vars.items()
-            if (not anew and (moved or not set(values.dims) & set(self.row_dims))) or name not in self.companions
-        ]
-        gone = [f"{name} of the posterior" for name in lost]
+        out = {name: self._coming_out(name, group, moved) for name, group in self.groups.items()}
+        out = {name: variables for name, variables in out.items() if variables}
+        lost = set(map(str, before.companions.data_vars)) - self._coming_out("posterior", self.companions, moved)
+        gone = [f"{name} of the posterior" for name in before.companions.data_vars if name in lost]
         gone += [name for name in before.groups if name not in out]
-        for name in out:
-            missing = [each for each in before.groups[name].data_vars if each not in self.groups[name].data_vars]
-            gone += [f"{each} of {name}" for each in missing]
+        for name, variables in out.items():
+            gone += [f"{each} of {name}" for each in before.groups[name].data_vars if each not in variables]
         said = []
         cut = [name for name in out if any(dim in self.row_dims for dim in before.groups[name].dims)]
         if cut:
             said.append(f"cut to the kept rows: {', '.join(cut)}")
+        anew = [name for name in out if moved and name in OF_DRAWS]
+        if anew:
+            said.append(f"computed again at the moved draws: {', '.join(anew)}")
         for dim in self.group_dims:
             emptied = int(before._masks(before.present)[dim].sum() - self._masks(self.present)[dim].sum())
             if emptied:
@@ -292,17 +315,36 @@ class Container:
         ]
         return _bare(_only(group[stay], left))
 
+    def _coming_out(self, name: str, group: xr.Dataset, moved: bool) -> set[str]:
+        """The variables of a group that come out with draws that have moved, or have not."""
+        every = set(map(str, group.data_vars))
+        if name in OF_ROWS or (name in OF_DRAWS and not moved):
+            return every
+        if name == "posterior" and self.model is None:
+            # What has an axis of rows is cut to the kept ones; everything else may be a sum over all of them.
+            return set() if moved else {str(n) for n, v in group.data_vars.items() if set(v.dims) & set(self.row_dims)}
+        return every & self.computable.get(name, frozenset())
+
     def _companions(self, params: PyTree, moved: bool) -> xr.Dataset:
         if not self.companions.data_vars or not (moved or not self.present.all()):
             return self.companions
-        if self.computed is None:
-            # What has an axis of rows is cut to the kept ones; everything else may be a sum over all of them.
-            of_rows = [n for n, each in self.companions.data_vars.items() if set(each.dims) & set(self.row_dims)]
-            return xr.Dataset() if moved else self.companions[of_rows]
-        values = self.computed(self.model, params)
-        made = {name: (self.companions[name].dims, np.asarray(values[str(name)])) for name in self.companions.data_vars}
-        coords = {n: each for n, each in self.companions.coords.items() if not set(each.dims) & set(SAMPLE_DIMS)}
-        return _only(xr.Dataset(made), self._masks(self.present)).assign_coords(coords)
+        if self.model is None:
+            return self.companions[sorted(self._coming_out("posterior", self.companions, moved))]
+        return self._computed("posterior", self.companions, params)
+
+    def _computed(self, name: str, group: xr.Dataset, params: PyTree) -> xr.Dataset:
+        """A group, as the model computes it at these parameters, cut to the kept rows."""
+        wanted = [str(each) for each in group.data_vars if each in self.computable.get(name, ())]
+        if not wanted or self.model is None:
+            return xr.Dataset()
+        values = self.model.computed(name, params, wanted)
+        made = xr.Dataset({each: (group[each].dims, np.asarray(values[each])) for each in wanted})
+        return _only(made, self._masks(self.present)).assign_coords(_without_sample_coords(group))
+
+
+def _without_sample_coords(group: xr.Dataset) -> dict[Hashable, xr.DataArray]:
+    """Coordinates along neither chains nor draws."""
+    return {name: each for name, each in group.coords.items() if not set(each.dims) & set(SAMPLE_DIMS)}
 
 
 def _at(values: xr.Variable, chain: xr.Variable, draw: xr.Variable) -> xr.Variable:

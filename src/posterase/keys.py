@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key
+from jaxtyping import Array, Key, PyTree
 
 from posterase.errors import InvalidKeyError
 
@@ -19,6 +20,14 @@ def fresh_key() -> Key[Array, ""]:
     back from the new draws to the old ones.
     """
     return jax.random.wrap_key_data(jnp.asarray([secrets.randbits(32), secrets.randbits(32)], jnp.uint32))
+
+
+def key_of(arrays: PyTree) -> Key[Array, ""]:
+    """A key that is a function of these arrays: random numbers that go with them, and are the same every time."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves(arrays):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(digest.digest()[:8], np.uint32)))
 
 
 def as_key(key: object) -> Key[Array, ""]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ import xarray as xr
 from jaxtyping import Float, Int, Shaped
 
 from posterase.column_checks import looks_standardised
-from posterase.container import SAMPLE_DIMS, UNNAMED, Computed, Container, Grouping
+from posterase.container import SAMPLE_DIMS, UNNAMED, Container, Grouping
 from posterase.draws import Draws, groups_of
 from posterase.errors import (
     AmbiguousRowsError,
@@ -318,7 +319,7 @@ def make_container(
     preprocessing: str | None,
     *,
     model: Any = None,
-    computed: Computed | None = None,
+    computable: Mapping[str, frozenset[str]] = types.MappingProxyType({}),
     remarks: tuple[str, ...] = (),
     first_group: int = 0,
 ) -> Container:
@@ -343,7 +344,7 @@ def make_container(
         group_dims=of_groups,
         attrs=dict(posterior.attrs),
         model=model,
-        computed=computed,
+        computable=dict(computable),
         preprocessing=preprocessing,
         suspected=looks_standardised(table),
         remarks=remarks,

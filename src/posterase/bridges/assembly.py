@@ -7,16 +7,19 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import PyTree, Shaped
+from jaxtyping import Shaped
 
 from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, sampled
-from posterase.bridges.programs import BridgedModel, check_parameters
-from posterase.container import FINGERPRINT, SAMPLE_DIMS, fingerprint
+from posterase.bridges.programs import BridgedModel, Params, check_parameters, row_values
+from posterase.container import FINGERPRINT, OF_DRAWS, SAMPLE_DIMS, fingerprint
 from posterase.draws import Draws
 from posterase.errors import DataChangedError
 from posterase.rows import Block, columns_of
 
 UNCHECKED = "whether the data are those of the fit could not be checked: the draws came without observed data"
+
+LIKELIHOOD_RTOL, LIKELIHOOD_ATOL = 5e-3, 2e-2
+"""How far a log-likelihood may be from the stored one, which was computed in float32 or by another program."""
 
 
 class Posterior:
@@ -42,8 +45,10 @@ class Posterior:
     def inside(self, model: BridgedModel, remarks: tuple[str, ...], preprocessing: str | None) -> Draws:
         """The draws of a model's parameters, in the container that they go out in again."""
         program, posterior = model.program, self.draws
-        remarks += check_data(model.observed(self.one(program.latents)), self.groups)
+        one = self.one(program.latents)
+        remarks += check_data(model.observed(one), self.groups)
         _check_arguments(model, self.groups)
+        _check_log_likelihoods(model, one, self.groups)
         names = list(program.latents)
         computed = [name for name in program.deterministic if name in posterior]
         groups = {**self.groups, "posterior": posterior[[*names, *computed]]}
@@ -61,15 +66,20 @@ class Posterior:
             axes,
             preprocessing,
             model=model,
-            computed=_computed,
+            computable=_computable(model, groups),
             remarks=remarks,
         )
         return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
 
 
-def _computed(kept: BridgedModel, params: PyTree) -> Mapping[str, Any]:
-    """What a model computes from its parameters. (At module level, so that draws can be pickled.)"""
-    return kept.computed(params)
+def _computable(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> dict[str, frozenset[str]]:
+    """The variables that the model computes again at moved draws, by group."""
+    found = {}
+    for group in ("posterior", *OF_DRAWS):
+        stored = groups.get(group, xr.Dataset()).data_vars.items()
+        shapes = {str(name): values.transpose(*SAMPLE_DIMS, ...).shape[2:] for name, values in stored}
+        found[group] = model.computable(group, shapes) if shapes else frozenset()
+    return found
 
 
 def _check_arguments(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> None:
@@ -81,6 +91,30 @@ def _check_arguments(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> N
             now = np.moveaxis(np.asarray(model.data[i]), 0, argument.axis) if i in model.data else model.constants[i]
             if not same(before, np.asarray(now)):
                 raise changed(f"data {argument.name}", before, np.asarray(now))
+
+
+def _check_log_likelihoods(model: BridgedModel, one: Params, groups: Mapping[str, xr.Dataset]) -> None:
+    """Stored log-likelihoods are the model's, row by row: this sees rows in another order, which sums do not."""
+    stored = groups.get("log_likelihood", xr.Dataset())
+    sites = model.program.sites
+    shapes = {str(name): values.transpose(*SAMPLE_DIMS, ...).shape[2:] for name, values in stored.data_vars.items()}
+    comparable = model.computable("log_likelihood", shapes)
+    now = np.split(row_values(model, one)[1], np.cumsum([size for _, size in model.program.blocks])[:-1])
+    for block, (dim, size) in enumerate(model.program.blocks):
+        own = [site for site in sites if site.block == block]
+        if not all(site.name in comparable for site in own):
+            continue
+        before = np.zeros(size)
+        for site in own:
+            first = stored[site.name].transpose(*SAMPLE_DIMS, ...).values[0, 0].astype(np.float64)
+            before += np.moveaxis(first, site.axis, 0).reshape(size, -1).sum(axis=1)
+        apart = ~np.isclose(now[block], before, rtol=LIKELIHOOD_RTOL, atol=LIKELIHOOD_ATOL, equal_nan=True)
+        if apart.any():
+            raise DataChangedError(
+                f"the log-likelihoods stored with the draws are not those of this model: {int(apart.sum())} of {size} "
+                f"values along {dim!r} differ.",
+                "pass the model and the data of the fit, rows in the same order.",
+            )
 
 
 def check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:

@@ -14,7 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from posterase.bridges.programs import Argument, BridgedModel, Draw, Program, evaluated, filled
+from posterase.bridges.programs import (
+    Argument,
+    BridgedModel,
+    Draw,
+    Program,
+    deterministic_values,
+    evaluated,
+    filled,
+)
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model import overwrite
 from posterase.removal import SMALLEST_BUCKET
@@ -135,12 +143,22 @@ def _told_by(
     return told
 
 
-def by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
+def with_rows_found(program: P, one: Draw, leaves: dict[int, Array]) -> tuple[P, tuple[str, ...]]:
+    """Find whether the program can be called on some rows, and which variables it computes from several; remarks."""
+    by_rows, remarks = _is_by_rows(program, one, leaves)
+    if not program.deterministic:
+        return dataclasses.replace(program, by_rows=by_rows), remarks
+    aggregates = _aggregates(program, one, leaves) if by_rows else _change_with_rows(program, one, leaves)
+    if by_rows:
+        return dataclasses.replace(program, by_rows=True, aggregates=aggregates), remarks
+    left = tuple(name for name in program.deterministic if name not in aggregates)
+    return dataclasses.replace(program, by_rows=False, deterministic=left), remarks
+
+
+def _is_by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
     """Whether the model, called on some rows, gives what it gives for them among all rows; and what to say if not."""
     prior, whole = evaluated(program, one, leaves)
-    rng = np.random.default_rng(0)
-    for some in (SMALLEST_BUCKET, 2 * SMALLEST_BUCKET + 1):
-        places = [rng.integers(size, size=some) for _, size in program.blocks]
+    for places in _some_rows(program):
         try:
             prior_of_some, rows = evaluated(program, one, leaves, places)
         except Exception:  # whatever the model's own code raises on fewer rows: then it is called on all of them
@@ -154,3 +172,61 @@ def by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool
             )
             return False, (said,)
     return True, ()
+
+
+def _some_rows(program: Program) -> list[list[np.ndarray]]:
+    """Two choices of rows of every block, of different sizes."""
+    rng = np.random.default_rng(0)
+    sizes = SMALLEST_BUCKET, 2 * SMALLEST_BUCKET + 1
+    return [[rng.integers(size, size=some) for _, size in program.blocks] for some in sizes]
+
+
+def _aggregates(program: Program, one: Draw, leaves: dict[int, Array]) -> dict[str, tuple[int, int] | None]:
+    """Variables that have other values among some of the rows, with the axis of rows that they have, if any.
+
+    A variable without an axis of rows must keep its value, and one with such an axis the entries of the same rows.
+    """
+    whole = deterministic_values(program, one, leaves)
+    found: dict[str, tuple[int, int] | None] = {}
+    for places in _some_rows(program):
+        some = deterministic_values(program, one, leaves, places)
+        for name in program.deterministic:
+            rows = _row_axis(whole[name].shape, some[name].shape, program, places)
+            expected = whole[name] if rows is None else np.take(whole[name], places[rows[0]], axis=rows[1])
+            same = expected.shape == some[name].shape and np.allclose(
+                expected, some[name], rtol=1e-9, atol=1e-9, equal_nan=True
+            )
+            if not same:
+                found[name] = rows
+    return found
+
+
+def _row_axis(
+    whole: tuple[int, ...], some: tuple[int, ...], program: Program, places: Sequence[np.ndarray]
+) -> tuple[int, int] | None:
+    """The block and the axis, from the end, that is as long as all rows in one case and as some in the other."""
+    for axis, (before, after) in enumerate(zip(whole, some, strict=False)):
+        for block, (_, size) in enumerate(program.blocks):
+            if before == size and after == len(places[block]) and len(whole) == len(some):
+                return block, axis - len(whole)
+    return None
+
+
+def _change_with_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> dict[str, tuple[int, int] | None]:
+    """Variables whose entries change with the values of other rows, for a program that is only called on all of them.
+
+    Half of the rows are overwritten. Entries of the others must stay, and there must be others: an axis of rows.
+    """
+    before = deterministic_values(program, one, leaves)
+    found: dict[str, tuple[int, int] | None] = {}
+    left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
+    after = deterministic_values(program, one, overwritten(program, leaves, left))
+    for name in program.deterministic:
+        same = np.isclose(before[name], after[name], rtol=1e-9, atol=1e-9, equal_nan=True)
+        by_row = False
+        for block, (_, size) in enumerate(program.blocks):
+            for axis in (at for at, length in enumerate(same.shape) if length == size):
+                by_row |= bool(np.moveaxis(same, axis, 0)[left[block]].all())
+        if not same.all() and not by_row:
+            found[name] = None
+    return found

@@ -22,7 +22,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_sample
 
-from posterase.bridges.discovery import by_rows, left_in_memory, overwritten, with_arguments
+from posterase.bridges.discovery import left_in_memory, overwritten, with_arguments, with_rows_found
 from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, UnsupportedModelError
@@ -36,6 +36,9 @@ CONCRETE = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 """What jax raises where a model looks at the values of an argument while it is built: `np.unique(group)`, say."""
+
+STEP = 0.25
+"""How far parameters are moved, on the real line, to see what depends on them."""
 
 
 def discover(
@@ -70,6 +73,7 @@ def discover(
         latents=shapes,
         row_latents=_row_latents(sampled, blocks),
         deterministic=tuple(name for name, site in trace.items() if site["type"] == "deterministic"),
+        aggregates={},
         sites=sites,
         blocks=blocks,
         frozen={},
@@ -80,8 +84,8 @@ def discover(
     program = with_arguments(program, draw, kept, frozenset(shared))
     _check_observed(program, one, kept)
     _check_factors(program, trace)
-    callable_on_some, remarks = by_rows(program, draw, kept)
-    model = BridgedModel(dataclasses.replace(program, by_rows=callable_on_some), kept, draw.transforms)
+    program, remarks = with_rows_found(program, draw, kept)
+    model = BridgedModel(program, kept, draw.transforms)
     return model, (*remarks, *_remarks(model, trace, draw, kept, leaves))
 
 
@@ -287,21 +291,40 @@ def _check_factors(program: NumPyroProgram, trace: dict[str, Any]) -> None:
 
 
 def _transforms(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> dict[str, Transform]:
-    """NumPyro's bijectors, for supports that are always the same."""
+    """NumPyro's bijectors, for supports that are the same at every draw."""
     trace = program.traced(one, leaves)
-    other = {name: leaf * 1.25 for name, leaf in one.items()}
-    elsewhere = program.traced(other, leaves)
-    found: dict[str, Transform] = {}
-    for name in program.latents:
-        here, there = (_support(each[name]) for each in (trace, elsewhere))
+    supports = {name: _support(trace[name]) for name in program.latents}
+    found = {
+        name: SiteTransform(_mapped(name, each)) for name, each in supports.items() if each is not constraints.real
+    }
+    elsewhere = program.traced({name: _moved(leaf, found.get(name)) for name, leaf in one.items()}, leaves)
+    for name, here in supports.items():
+        there = _support(elsewhere[name])
         if not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (here, there)), strict=True)):
             raise UnsupportedModelError(
                 f"the bounds of site {name!r} depend on other sites.",
                 "sample it on a fixed support and scale it: numpyro.deterministic(name, low + (high − low) * unit).",
             )
-        if here is not constraints.real:
-            found[name] = SiteTransform(Support(here))
     return found
+
+
+def _mapped(name: str, support: Any) -> Support:
+    """The support with its map from the real line, which not every support has."""
+    try:
+        return Support(support)
+    except NotImplementedError as error:
+        raise UnsupportedModelError(
+            f"site {name!r} has a support that NumPyro has no map to the real line for: {type(support).__name__}.",
+            "reparametrise it (numpyro.infer.reparam has CircularReparam and ProjectedNormalReparam), fit that, and "
+            "pass the reparametrised model.",
+        ) from error
+
+
+def _moved(leaf: Array, transform: Transform | None) -> Array:
+    """Another value inside the support of its site: a step away on the real line."""
+    if transform is None:
+        return leaf + STEP
+    return transform.forward(transform.inverse(leaf) + STEP)
 
 
 def _support(site: Any) -> Any:

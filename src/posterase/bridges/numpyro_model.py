@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Key
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import compute_log_probs
@@ -26,6 +26,8 @@ from posterase.transforms import Transform
 @dataclasses.dataclass(frozen=True, eq=False)
 class NumPyroProgram(Program):
     """A model function, and how it is called."""
+
+    can_predict: ClassVar[bool] = True
 
     function: Callable[..., Any]
     structure: Any
@@ -51,6 +53,13 @@ class NumPyroProgram(Program):
     def values(self, params: Params, leaves: Mapping[int, Array], names: Sequence[str]) -> dict[str, Array]:
         trace = self.traced(params, leaves)
         return {name: trace[name]["value"] for name in names}
+
+    def predict(
+        self, key: Key[Array, ""], params: Params, leaves: Mapping[int, Array], names: Sequence[str]
+    ) -> dict[str, Array]:
+        trace = self.traced(params, leaves)
+        keys = jax.random.split(key, len(names))
+        return {name: trace[name]["fn"](rng_key=each) for name, each in zip(names, keys, strict=True)}
 
 
 class SiteTransform(Transform):

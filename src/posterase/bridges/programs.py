@@ -19,12 +19,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from posterase.errors import (
     DifferentModelError,
     NotFactorisedError,
 )
+from posterase.keys import key_of
 from posterase.model import AbstractModel, coupled_elements, overwrite, with_rows
 from posterase.numerics.densities import batch_size
 from posterase.precision import cast_floats, in_float64, widest_float
@@ -70,6 +71,10 @@ class Program(abc.ABC):
     row_latents: dict[str, tuple[int, int]]
     """Parameters that belong to single rows: their block, and the axis from the end."""
     deterministic: tuple[str, ...]
+    """Variables that it computes from the parameters, and from nothing of the removed rows."""
+    aggregates: dict[str, tuple[int, int] | None]
+    """Those that are computed from several rows (a mean over them, say): the block and the axis, from the end, of the
+    rows that they have values for; None: they have no such axis."""
     sites: tuple[Site, ...]
     blocks: tuple[tuple[str, int], ...]
     """Names and sizes of the axes of rows."""
@@ -78,6 +83,9 @@ class Program(abc.ABC):
     by_rows: bool
     """Whether the model can be called on some of the rows."""
 
+    can_predict: ClassVar[bool] = False
+    """Whether it draws new values of observed sites."""
+
     @abc.abstractmethod
     def log_probs(self, params: Params, leaves: Mapping[int, Array]) -> dict[str, Array]:
         """Log densities of every site, observed or not, with an axis for everything that is independent."""
@@ -85,6 +93,12 @@ class Program(abc.ABC):
     @abc.abstractmethod
     def values(self, params: Params, leaves: Mapping[int, Array], names: Sequence[str]) -> dict[str, Array]:
         """Values of observed and of deterministic sites."""
+
+    def predict(
+        self, key: Key[Array, ""], params: Params, leaves: Mapping[int, Array], names: Sequence[str]
+    ) -> dict[str, Array]:
+        """New values of observed sites, given the parameters."""
+        raise NotImplementedError
 
     def densities(self, params: Params, leaves: Mapping[int, Array]) -> tuple[Array, list[Array]]:
         """The log prior (with everything that is no row), and log-likelihoods of the rows of every block."""
@@ -100,12 +114,24 @@ class Program(abc.ABC):
         self, params: Params, leaves: Mapping[int, Array], places: Sequence[Int[Array, " some"]]
     ) -> tuple[Array, list[Array]]:
         """The same with the model called on some rows of every block."""
+        return self.densities(*self.take_rows(params, leaves, places))
+
+    def values_at_rows(
+        self, params: Params, leaves: Mapping[int, Array], places: Sequence[Int[Array, " some"]], names: Sequence[str]
+    ) -> dict[str, Array]:
+        """Values of sites with the model called on some rows of every block."""
+        return self.values(*self.take_rows(params, leaves, places), names)
+
+    def take_rows(
+        self, params: Params, leaves: Mapping[int, Array], places: Sequence[Int[Array, " some"]]
+    ) -> tuple[Params, dict[int, Array]]:
+        """Parameters and arguments of some rows of every block."""
         some = dict(leaves)
         for i, argument in self.arguments.items():
             if argument.block is not None:
                 some[i] = jnp.take(leaves[i], places[argument.block], axis=argument.axis)
-        picked = {name: jnp.take(params[name], places[b], axis=axis) for name, (b, axis) in self.row_latents.items()}
-        return self.densities({**params, **picked}, some)
+        own = {name: jnp.take(params[name], places[b], axis=axis) for name, (b, axis) in self.row_latents.items()}
+        return {**params, **own}, some
 
     def places(self) -> list[slice]:
         """Where the rows of every block are among all rows."""
@@ -183,14 +209,53 @@ class BridgedModel(AbstractModel):
             name: np.asarray(each) for name, each in self.program.values(params, self.leaves(params), names).items()
         }
 
-    def computed(self, params: PyTree) -> dict[str, Array]:
-        """Deterministic sites at draws `(chain, draw, …)`."""
-        names = self.program.deterministic
-        leaves = jax.tree.leaves(params)
-        shape = leaves[0].shape[:2]
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), params)
-        values = _deterministic(self, flat, names)
-        return {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in values.items()}
+    def computed(self, group: str, params: PyTree, names: Sequence[str]) -> dict[str, Array]:
+        """Variables of an ArviZ group at draws `(chain, draw, …)`: entries of absent rows mean nothing.
+
+        `posterior`: what the model computes from its parameters. `log_likelihood`: of observed sites. And
+        `posterior_predictive`: new values of them; their random numbers are a function of the draws.
+        """
+        shape = jax.tree.leaves(params)[0].shape[:2]
+        flat = jax.tree.map(lambda leaf: jnp.asarray(leaf).reshape(-1, *leaf.shape[2:]), params)
+        of_all = tuple(name for name in names if group != "posterior" or name not in self.program.aggregates)
+        keys = (
+            jax.random.split(key_of(flat), len(jax.tree.leaves(flat)[0])) if group == "posterior_predictive" else None
+        )
+        found = _computed(self, flat, keys, group, of_all) if of_all else {}
+        over_rows = tuple(name for name in names if name not in of_all)
+        if over_rows:
+            found |= self._aggregated(flat, over_rows)
+        return {name: leaf.reshape(*shape, *leaf.shape[1:]) for name, leaf in found.items()}
+
+    def _aggregated(self, flat: Params, names: tuple[str, ...]) -> dict[str, Array]:
+        """What is computed from several rows, with the model called on the present ones only."""
+        program, present = self.program, np.asarray(self.present)
+        places = [np.flatnonzero(present[at]) for at in program.places()]
+        found = _values_at_rows(self, flat, [jnp.asarray(at) for at in places], names)
+        for name in names:
+            rows = program.aggregates[name]
+            if rows is not None:
+                block, axis = rows
+                values = jnp.moveaxis(found[name], axis, 0)
+                whole = jnp.zeros((program.blocks[block][1], *values.shape[1:]), values.dtype)
+                found[name] = jnp.moveaxis(whole.at[places[block]].set(values), 0, axis)
+        return found
+
+    def computable(self, group: str, stored: Mapping[str, tuple[int, ...]]) -> frozenset[str]:
+        """Which variables of a group `computed` can give, of those stored with these shapes of one draw."""
+        program = self.program
+        if group == "posterior":
+            return frozenset(program.deterministic) & stored.keys()
+        names = tuple(site.name for site in program.sites if site.name in stored)
+        if not names or (group == "posterior_predictive" and not program.can_predict):
+            return frozenset()
+        one = {name: jax.ShapeDtypeStruct(shape, widest_float()) for name, shape in program.latents.items()}
+        key = jax.random.key(0) if group == "posterior_predictive" else None
+        try:
+            found = jax.eval_shape(lambda params: _group_at(self, params, key, group, names), one)
+        except Exception:  # whatever the library raises for a site that it cannot predict by itself
+            return frozenset()
+        return frozenset(name for name in names if found[name].shape == stored[name])
 
     def _without(self, left: Bool[Array, " rows"]) -> BridgedModel:
         places = self.program.places()
@@ -261,6 +326,19 @@ def evaluated(
     return np.asarray(prior), [np.asarray(each) for each in rows]
 
 
+def deterministic_values(
+    program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
+) -> dict[str, np.ndarray]:
+    """What the program computes from the parameters of one draw, of all rows or of some, in float64 where it can."""
+
+    def call(wide: bool) -> dict[str, Array]:
+        values = one.supported(jnp.float64 if wide else widest_float())
+        data = cast_floats(leaves, jnp.float64) if wide else leaves
+        return _deterministic(program, values, data, None if places is None else [jnp.asarray(at) for at in places])
+
+    return {name: np.asarray(leaf) for name, leaf in in_float64(call, "the model")[0].items()}
+
+
 def row_values(model: BridgedModel, params: Params) -> tuple[float, Float[np.ndarray, " rows"]]:
     """The log prior, and the log-likelihood of every row, in float64."""
     prior, rows = evaluated(model.program, Draw(params, model.transforms), model.leaves(params))
@@ -280,9 +358,43 @@ def _densities_at(
 
 
 @eqx.filter_jit
-def _deterministic(model: BridgedModel, flat: Params, names: tuple[str, ...]) -> dict[str, Array]:
+def _deterministic(
+    program: Program, one: Params, leaves: dict[int, Array], places: list[Array] | None
+) -> dict[str, Array]:
+    if places is None:
+        return program.values(one, leaves, program.deterministic)
+    return program.values_at_rows(one, leaves, places, program.deterministic)
+
+
+def _group_at(
+    model: BridgedModel, one: Params, key: Key[Array, ""] | None, group: str, names: tuple[str, ...]
+) -> dict[str, Array]:
+    """Variables of a group at one draw."""
+    leaves = model.leaves(one)
+    if key is not None:
+        return model.program.predict(key, one, leaves, names)
+    if group == "log_likelihood":
+        found = model.program.log_probs(one, leaves)
+        return {name: found[name] for name in names}
+    return model.program.values(one, leaves, names)
+
+
+@eqx.filter_jit
+def _computed(
+    model: BridgedModel, flat: Params, keys: Key[Array, " n"] | None, group: str, names: tuple[str, ...]
+) -> dict[str, Array]:
+    n = jax.tree.leaves(flat)[0].shape[0]
+    return jax.lax.map(
+        lambda at: _group_at(model, at[0], at[1], group, names),
+        (flat, keys),
+        batch_size=batch_size(model.elements(len(model.present)), n),
+    )
+
+
+@eqx.filter_jit
+def _values_at_rows(model: BridgedModel, flat: Params, places: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
     def at(one: Params) -> dict[str, Array]:
-        return model.program.values(one, model.leaves(one), names)
+        return model.program.values_at_rows(one, model.leaves(one), places, names)
 
     n = jax.tree.leaves(flat)[0].shape[0]
     return jax.lax.map(at, flat, batch_size=batch_size(model.elements(len(model.present)), n))

@@ -28,7 +28,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import SpecifyShape
 
-from posterase.bridges.discovery import by_rows, left_in_memory, with_arguments
+from posterase.bridges.discovery import left_in_memory, with_arguments, with_rows_found
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Program, Site
 from posterase.errors import AmbiguousRowsError, UnsupportedModelError
 from posterase.transforms import Transform
@@ -147,6 +147,7 @@ def discover(
         latents=shapes,
         row_latents=_row_latents(plain, free, blocks),
         deterministic=tuple(each.name for each in plain.deterministics),
+        aggregates={},
         sites=sites,
         blocks=blocks,
         frozen={},
@@ -157,8 +158,8 @@ def discover(
     program = _with_function(program, inputs, arrays, outputs, one, leaves)
     draw = Draw(one, transforms)
     program = with_arguments(program, draw, leaves, frozenset(shared))
-    callable_on_some, remarks = by_rows(program, draw, leaves)
-    found = BridgedModel(dataclasses.replace(program, by_rows=callable_on_some), leaves, draw.transforms)
+    program, remarks = with_rows_found(program, draw, leaves)
+    found = BridgedModel(program, leaves, draw.transforms)
     return found, (*remarks, *left_in_memory(found, draw, leaves), *_remarks(plain, program, densities))
 
 

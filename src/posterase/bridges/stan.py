@@ -411,7 +411,7 @@ def _inside(
         axes,
         preprocessing,
         model=model,
-        computed=lambda kept, params: kept.computed(params),
+        computable={"posterior": frozenset(model.host.transformed)},
         remarks=remarks,
         first_group=1,
     )

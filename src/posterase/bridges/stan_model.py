@@ -254,14 +254,16 @@ class StanModel(AbstractModel):
         flat = self.host.flat({name: jnp.asarray(leaf) for name, leaf in params.items()})
         return self.host.free(self.host.call("unconstrain", (self.host.dimension,), self, self.present, flat))
 
-    def computed(self, params: PyTree) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
-        """Transformed parameters at draws `(chain, draw, …)`."""
+    def computed(
+        self, group: str, params: PyTree, names: Sequence[str]
+    ) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
+        """Transformed parameters, of the group `posterior`, at draws `(chain, draw, …)`."""
         host, posterior = self.host, self.posterior()
         flat = host.flat({name: np.asarray(leaf, float) for name, leaf in params.items()}, 2)
         thetas, _ = unconstrained(host, posterior, np.ascontiguousarray(flat.reshape(-1, host.numbers)))
         values = posterior.constrain(thetas, True).reshape(*flat.shape[:2], -1)
         shapes = {name: posterior.shapes[name] for name in posterior.names("transformed")}
-        return {name: leaf for name, leaf in host.named(values, shapes).items() if name in host.transformed}
+        return {name: leaf for name, leaf in host.named(values, shapes).items() if name in names}
 
     # --- rows
 
