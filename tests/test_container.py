@@ -108,7 +108,7 @@ def test_nothing_else_comes_out(erased):
         "constant_data",
     }
     for group in ("observed_data", "constant_data"):
-        assert not np.isin(after[group].to_array().values, [*X[GONE], *Y[GONE]]).any()
+        assert not np.isin(after[group].to_dataset().to_array().values, [*X[GONE], *Y[GONE]]).any()
     assert "removed_mean" not in after["posterior"].attrs
     dropped = next(note for note in erased.verdict.notes if note.startswith("dropped"))
     assert all(name in dropped for name in ("sample_stats", "warmup_posterior", "unconstrained_posterior"))
