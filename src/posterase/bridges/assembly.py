@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Shaped
 
 from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, sampled
-from posterase.bridges.programs import BridgedModel, Params, check_parameters, row_values
+from posterase.bridges.programs import BridgedModel, check_parameters, row_values
 from posterase.container import FINGERPRINT, OF_DRAWS, SAMPLE_DIMS, fingerprint
 from posterase.draws import Draws
 from posterase.errors import DataChangedError
@@ -93,13 +94,14 @@ def _check_arguments(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> N
                 raise changed(f"data {argument.name}", before, np.asarray(now))
 
 
-def _check_log_likelihoods(model: BridgedModel, one: Params, groups: Mapping[str, xr.Dataset]) -> None:
+def _check_log_likelihoods(model: BridgedModel, one: Mapping[str, Any], groups: Mapping[str, xr.Dataset]) -> None:
     """Stored log-likelihoods are the model's, row by row: this sees rows in another order, which sums do not."""
     stored = groups.get("log_likelihood", xr.Dataset())
     sites = model.program.sites
     shapes = {str(name): values.transpose(*SAMPLE_DIMS, ...).shape[2:] for name, values in stored.data_vars.items()}
     comparable = model.computable("log_likelihood", shapes)
-    now = np.split(row_values(model, one)[1], np.cumsum([size for _, size in model.program.blocks])[:-1])
+    params = {name: jnp.asarray(leaf) for name, leaf in one.items()}
+    now = np.split(row_values(model, params)[1], np.cumsum([size for _, size in model.program.blocks])[:-1])
     for block, (dim, size) in enumerate(model.program.blocks):
         own = [site for site in sites if site.block == block]
         if not all(site.name in comparable for site in own):

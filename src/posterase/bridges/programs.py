@@ -245,7 +245,7 @@ class BridgedModel(AbstractModel):
         """Which variables of a group `computed` can give, of those stored with these shapes of one draw."""
         program = self.program
         if group == "posterior":
-            return frozenset(program.deterministic) & stored.keys()
+            return frozenset(program.deterministic).intersection(stored)
         names = tuple(site.name for site in program.sites if site.name in stored)
         if not names or (group == "posterior_predictive" and not program.can_predict):
             return frozenset()
