@@ -156,6 +156,7 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
     assert result.verdict.kind == "refused"
     assert "Reweight: 27 effective draws of beta" in result.verdict.reason
     assert "refit=True" in result.verdict.advice
+    assert "or refit" not in result.verdict.advice, "one alternative, named once"
     with pytest.raises(RefusedError, match="refused"):
         _ = result.draws
     assert "refused" in str(result)

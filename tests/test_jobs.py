@@ -344,10 +344,8 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     assert told["files"].keys() == {"report", "verdict", "diagnostics"}
     assert "Give the model as well: --model module:function" in told["verdict"]["advice"]
     assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
-    (here / "job.toml").write_text(
-        JOB.replace("ess = 300", "ess = 1e9").replace("[policy]", "model = 'visits:build'\n[policy]")
-    )
-    assert ended(monkeypatch, "erase", "job.toml", "--force") == REFUSED
+    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9")
+    assert ended(monkeypatch, "erase", "fit.nc", *model, "--out", "kept.nc") == REFUSED
     told = capsys.readouterr().out
     assert "or allow a refit: --policy refit=true." in told.lower()
     assert "pe." not in told

@@ -649,7 +649,10 @@ def _refusal(tried: list[Rung], had: Mapping[str, float], policy: Policy, modes:
 def _advised(advice: list[str], way_out: str) -> str:
     """Sentences of what to do, and at last what is always left to do."""
     given = [each for each in advice if each]
-    given += [f"or {way_out}" if given and way_out == ALLOW else way_out] if way_out else []
+    if way_out == ALLOW and given and given[-1].endswith("or refit."):
+        given[-1] = given[-1].removesuffix("refit.") + way_out  # one alternative, not two
+    elif way_out:
+        given.append(f"or {way_out}" if given and way_out == ALLOW else way_out)
     return " ".join(each[0].upper() + each[1:] for each in given)
 
 
