@@ -8,9 +8,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from posterase.erasure import ALLOW
 from posterase.errors import OutputError
+from posterase.interfaces.advice import as_options, as_settings
 from posterase.interfaces.cli import app
 from posterase.interfaces.output import Commands, Said
+from posterase.stored_likelihoods import GIVE_THE_MODEL
 
 
 def commands(group=None, path=()):
@@ -96,6 +99,21 @@ def test_every_command_has_an_example_that_can_be_read(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_page_can_be_printed(name):
-    done = CliRunner().invoke(app, [*name.split(), "--help"])
+    """By either option; a flag is shown without the type of a value that it does not take."""
+    done, short = (CliRunner().invoke(app, [*name.split(), option]) for option in ("--help", "-h"))
     assert done.exit_code == 0
     assert "Usage" in done.output
+    assert short.output == done.output
+    assert not re.search(r"(?i)<bool>|\bboolean\b|--\S+ +<list|\[default: \(", done.output)
+
+
+def test_advice_for_python_becomes_advice_for_commands_and_files():
+    assert as_options(f"Or {ALLOW}") == "Or allow a refit: --policy refit=true."
+    assert as_settings(f"Or {ALLOW}") == "Or allow a refit: refit = true under [policy]."
+    said = "preprocessing='…'), or preprocessing='none'"
+    assert as_options(said) == "--preprocessing '…'), or --preprocessing 'none'"
+    assert as_settings(said) == 'preprocessing = "…"), or preprocessing = "none"'
+    assert "--model module:function" in as_options(GIVE_THE_MODEL)
+    assert 'model = "module:function"' in as_settings(GIVE_THE_MODEL)
+    for other in ("use more draws.", ""):
+        assert as_options(other) == as_settings(other) == other

@@ -20,6 +20,7 @@ from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate
 from posterase.parameters import element_names
 from posterase.policy import rounded
+from posterase.sampling.mixing import chain_agreement
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
 from tests.statistical import assert_moments
 
@@ -155,6 +156,7 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
     assert result.verdict.kind == "refused"
     assert "Reweight: 27 effective draws of beta" in result.verdict.reason
     assert "refit=True" in result.verdict.advice
+    assert "or refit" not in result.verdict.advice, "one alternative, named once"
     with pytest.raises(RefusedError, match="refused"):
         _ = result.draws
     assert "refused" in str(result)
@@ -382,6 +384,19 @@ def test_chains_that_disagree_are_refused_and_named():
     assert "disagree" in result.verdict.reason or "modes" in result.verdict.reason
     with pytest.raises(pe.errors.DrawsShapeError, match="4 draws"):
         pe.erase(MODEL, pe.Draws(KNOWN.sample(np.arange(60), (1, 4), seed=0)), [5])
+
+
+@pytest.mark.parametrize(("shift", "rhat"), [(0.0, 1.0), (0.4, 1.02), (0.8, 1.07)])
+def test_chains_that_disagree_a_little_are_noted_and_more_is_refused(shift, rhat):
+    """Of four chains one is shifted, in standard deviations; R̂ is known to 0.01."""
+    sd = np.sqrt(KNOWN.variance(np.arange(60)))
+    away = pe.Draws({"beta": DRAWS.params["beta"] + shift * sd * np.array([0, 0, 0, 1])[:, None, None]})
+    found = chain_agreement(away)["beta"].rhat.max()
+    assert found == pytest.approx(rhat, abs=0.01)
+    verdict = pe.erase(MODEL, away, [5], rungs=[pe.Reweight()]).verdict
+    assert verdict.accepted == (rhat < 1.05)
+    assert ("R̂ of the draws that went in is above 1.01 for some parameter" in verdict.notes) == (shift == 0.4)
+    assert (f"the chains that went in disagree (R̂ {found:.2f} of beta)" in verdict.reason) == (shift == 0.8)
 
 
 def test_a_policy_that_needs_epsilon_refuses_what_has_none():

@@ -273,7 +273,7 @@ def test_what_is_wrong_is_told_before_draws_are_opened(here, monkeypatch, text, 
 @pytest.mark.parametrize(
     ("words", "error", "said"),
     [
-        (("--rows", "person-99", "--by", "person"), EmptyRemovalError, "did you mean 'person-"),
+        (("--rows", "person-99", "--by", "person"), EmptyRemovalError, "no row has the person 'person-99'"),
         (("--rows", "person-03", "--by", "persn"), RowsError, "did you mean 'person'"),
         (("--rows", "3", "--model", "visits:broken"), JobError, "ValueError: the doses are missing"),
         (("--rows", "3", "--model", "visits:nothing"), JobError, "returned NoneType"),
@@ -342,7 +342,13 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     told = json.loads(capsys.readouterr().out)
     assert told["verdict"]["accepted"] is False
     assert told["files"].keys() == {"report", "verdict", "diagnostics"}
+    assert "Give the model as well: --model module:function" in told["verdict"]["advice"]
     assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
+    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9")
+    assert ended(monkeypatch, "erase", "fit.nc", *model, "--out", "kept.nc") == REFUSED
+    told = capsys.readouterr().out
+    assert "or allow a refit: --policy refit=true." in told.lower()
+    assert "pe." not in told
     assert not (here / "kept.nc").exists()
     assert not (here / "certificate.json").exists()
 

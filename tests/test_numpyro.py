@@ -264,6 +264,39 @@ def test_rows_are_found(x64, function, args, shapes, options, blocks, by_rows):
     model.check_additivity(draws, removal)
 
 
+def coin(flips):
+    heads = numpyro.sample("heads", dist.Beta(1, 1))
+    numpyro.sample("flip", dist.Bernoulli(heads, validate_args=True), obs=flips)
+
+
+def mixture(y):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    means = numpyro.sample("means", dist.ZeroSumNormal(1.0, (2,)))
+    with numpyro.plate("obs", len(y)):
+        parts = dist.Categorical(probs=weights, validate_args=True), dist.Normal(means, 1)
+        numpyro.sample("y", dist.MixtureSameFamily(*parts), obs=y)
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "draws"),
+    [
+        (coin, (GROUP % 2,), {"heads": np.full((1, 20), 0.9)}),
+        (
+            mixture,
+            (Y,),
+            {
+                "weights": np.broadcast_to([0.9, 0.1], (1, 20, 2)),
+                "means": np.broadcast_to([-0.5, 0.5], (1, 20, 2)),
+            },
+        ),
+    ],
+)
+def test_parameters_are_moved_inside_their_support(function, args, draws):
+    """A model that refuses values outside of it is never called there."""
+    model, _ = pe.from_numpyro(function, *args, draws=draws)
+    assert model.n_rows == N
+
+
 def test_nothing_of_a_removed_row_is_left_in_the_model():
     planted = 7654.321
     x, y, z = X.copy(), Y.copy(), Z.copy()

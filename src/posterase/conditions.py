@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,9 @@ from jaxtyping import Bool, Shaped
 from posterase.errors import RowsError
 
 Column = Shaped[np.ndarray, " rows"]
+
+Lookup = Callable[[str, Any], Column]
+"""A column by its name, and by a value that it is compared with: groups have numbers, and may have labels too."""
 
 LONGEST = 10_000
 """Characters of a condition."""
@@ -32,8 +36,8 @@ class Condition(NamedTuple):
 
     names: tuple[str, ...]
     """The columns that it asks for."""
-    holds: Callable[[Callable[[str], Column]], Bool[np.ndarray, " rows"]]
-    """Where it holds, given the columns by name."""
+    holds: Callable[[Lookup], Bool[np.ndarray, " rows"]]
+    """Where it holds, given the columns."""
     shown: str
 
 
@@ -46,7 +50,8 @@ def parsed(text: str) -> Condition:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise RowsError(
             f"{text[:80]!r} is not a condition on rows.",
-            "compare columns with values, text in quotes: 'county == \"ANOKA\" and floor > 0', 'person in [3, 17]'.",
+            "compare columns with values, text in quotes: 'county == \"ANOKA\" and floor > 0', 'person in [3, 17]'. "
+            "For names with spaces pass a dict: rows={'person id': 17}.",
         ) from error
     return Condition(tuple(names), holds, text.strip())
 
@@ -55,8 +60,8 @@ def matching(wanted: dict[str, Any]) -> Condition:
     """The condition that columns have these values, or one of several."""
     shown = " and ".join(f"{name} == {value!r}" for name, value in wanted.items())
 
-    def holds(column: Callable[[str], Column]) -> Bool[np.ndarray, " rows"]:
-        return np.logical_and.reduce([among(column(name), value) for name, value in wanted.items()])
+    def holds(column: Lookup) -> Bool[np.ndarray, " rows"]:
+        return np.logical_and.reduce([among(column(name, value), value) for name, value in wanted.items()])
 
     return Condition(tuple(wanted), holds, shown)
 
@@ -71,7 +76,7 @@ def among(values: Column, wanted: Any) -> Bool[np.ndarray, " rows"]:
     return found
 
 
-def _built(node: ast.expr | None, names: dict[str, None]) -> Callable[[Callable[[str], Column]], Any]:
+def _built(node: ast.expr | None, names: dict[str, None]) -> Callable[[Lookup], Any]:
     """A function of the columns; raises `ValueError` at whatever is no comparison."""
     match node:
         case ast.BoolOp(op=op, values=parts):
@@ -90,12 +95,12 @@ def _built(node: ast.expr | None, names: dict[str, None]) -> Callable[[Callable[
             if not isinstance(wanted, (list, tuple, set)):
                 raise ValueError("in what?")
             negated = isinstance(op, ast.NotIn)
-            return lambda column: among(column(name), wanted) ^ negated
+            return lambda column: among(column(name, wanted), wanted) ^ negated
         case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARISONS:
             name, value = _name(left, names), ast.literal_eval(right)
             if isinstance(value, (list, tuple, set, dict)):
                 raise ValueError("one value")
-            return lambda column: _compared(COMPARISONS[type(op)], column(name), value)
+            return lambda column: _compared(COMPARISONS[type(op)], column(name, value), value)
     raise ValueError("no comparison")
 
 
@@ -116,13 +121,39 @@ def _compared(compare: Callable[[Any, Any], Any], values: Column, other: Any) ->
     """A comparison in which text and numbers are different, not an error; dates may be given as text."""
     if values.dtype.kind == "M":
         other = _date(other)
+    elif isinstance(other, str) and values.dtype.kind in "OU" and not other.isascii():
+        values, other = _composed(values), _nfc(other)
     try:
-        found = compare(values, other)
+        found = compare(values, other) if values.dtype.kind != "O" else _of_present(compare, values, other)
     except TypeError as error:
         raise RowsError(f"rows cannot be compared with {other!r}: {error}.", "compare text with text.") from error
     if np.shape(found) != values.shape:
         found = np.full(values.shape, compare is operator.ne)
     return np.asarray(found, bool)
+
+
+def _of_present(compare: Callable[[Any, Any], Any], values: Column, other: Any) -> Bool[np.ndarray, " rows"]:
+    """A comparison of objects, in which missing values differ from everything."""
+    import pandas as pd
+
+    here = ~np.asarray(pd.isna(values))
+    found = np.full(values.shape, compare is operator.ne)
+    found[here] = compare(values[here], other)
+    return found
+
+
+def as_name(text: str) -> str:
+    """A name as Python reads it in a condition: in the form NFKC, where an accent is part of its letter."""
+    return unicodedata.normalize("NFKC", text)
+
+
+def _composed(values: Column) -> Column:
+    """Texts with accents as parts of their letters, as keyboards enter them; files may hold them apart."""
+    return np.array([_nfc(value) if isinstance(value, str) else value for value in values], object)
+
+
+def _nfc(text: str) -> str:
+    return unicodedata.normalize("NFC", text)
 
 
 def _date(value: Any) -> Any:

@@ -66,7 +66,7 @@ from posterase.policy import (
 from posterase.progress import shown
 from posterase.removal import Removal
 from posterase.rows import table_of
-from posterase.sampling.mixing import different_modes, split_rhat
+from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes
 from posterase.stored_likelihoods import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.streams import raises_read_errors
 from posterase.version import __version__
@@ -74,8 +74,14 @@ from posterase.version import __version__
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_INPUT_RHAT = 1.1
-"""Draws whose chains disagree more than this are not draws of any posterior."""
+NOTED_RHAT = 1.01
+"""An R̂ of the draws that went in above this is noted (Vehtari et al. 2021)."""
+
+MOST_INPUT_RHAT = 1.05
+"""Draws with an R̂ above this are not draws of any posterior, unless there are so few that chance explains it."""
+
+SURE_INPUT_RHAT = 1.1
+"""Above this, chance is no excuse."""
 
 FEWEST_DRAWS = 20
 
@@ -85,6 +91,7 @@ OUTPUT = 2**31 - 1
 ALLOW = "allow a refit: policy=pe.Policy(refit=True)."
 ADD = "add pe.Refit() to rungs."
 FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws of some parameter"
+DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parameter"
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
 
 Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
@@ -388,7 +395,8 @@ def erase(
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
-    doubts = _doubts(draws, policy, spent)
+    agreement = chain_agreement(draws)
+    doubts = _doubts(draws, agreement, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
     had = parameter_ess(draws)
@@ -408,7 +416,7 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    verdict = _verdict(tried, draws, had, own, doubts, way_out)
+    verdict = _verdict(tried, draws, had, own, doubts, _weaknesses(had, agreement), way_out)
     output = tried[-1].output if tried and verdict.accepted else None
     if came is not None and output is not None:
         assert output.draws.container is not None
@@ -451,12 +459,12 @@ def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> N
     once(kind, lambda: model.check_additivity(draws, removal, samples=1))
 
 
-def _doubts(draws: Draws, policy: Policy, spent: float) -> list[Objection]:
+def _doubts(draws: Draws, agreement: dict[str, ChainAgreement], policy: Policy, spent: float) -> list[Objection]:
     """What speaks against anything that is made of these draws: only a refit is left then."""
     found = []
-    rhat = split_rhat(draws)
+    rhat = {name: each.worst_above(MOST_INPUT_RHAT, SURE_INPUT_RHAT) for name, each in agreement.items()}
     worst = max(rhat, key=lambda name: rhat[name], default="")
-    if worst and rhat[worst] > MOST_INPUT_RHAT:
+    if worst and rhat[worst]:
         modes = different_modes(draws)
         said = modes or f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
         found.append(Objection("modes" if modes else "chains", said, RELABEL if modes else "Run them on."))
@@ -464,6 +472,13 @@ def _doubts(draws: Draws, policy: Policy, spent: float) -> list[Objection]:
         said = f"earlier erasures have spent {spent:.2f} of a budget of {policy.budget:g}: a refit is demanded"
         found.append(Objection("budget", said, ""))
     return found
+
+
+def _weaknesses(had: Mapping[str, float], agreement: dict[str, ChainAgreement]) -> tuple[str, ...]:
+    """What to note about the draws that went in: no method makes them better."""
+    few = [FEW] if min(had.values()) < ENOUGH_ESS else []
+    apart = any(each.rhat.max(initial=0.0) > NOTED_RHAT for each in agreement.values())
+    return (*few, *([DISAGREE] if apart else []))
 
 
 def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel) -> list[Eraser]:
@@ -563,7 +578,13 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
 
 
 def _verdict(
-    tried: list[Rung], draws: Draws, had: Mapping[str, float], policy: Policy, doubts: list[Objection], way_out: str
+    tried: list[Rung],
+    draws: Draws,
+    had: Mapping[str, float],
+    policy: Policy,
+    doubts: list[Objection],
+    weaknesses: tuple[str, ...],
+    way_out: str,
 ) -> Verdict:
     if not tried:
         advice = _advised([doubt.advice for doubt in doubts], way_out or ADD)
@@ -574,8 +595,7 @@ def _verdict(
     notes = notes if not modes or PUBLIC_CAUSES["modes"] in notes else (*notes, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence
-    if min(had.values()) < ENOUGH_ESS:
-        notes = (*notes, FEW)
+    notes = (*notes, *weaknesses)
     if last.objections or shown is None:
         return _refusal(tried, had, policy, modes, way_out)
     if shown.rhat is not None:
@@ -629,7 +649,10 @@ def _refusal(tried: list[Rung], had: Mapping[str, float], policy: Policy, modes:
 def _advised(advice: list[str], way_out: str) -> str:
     """Sentences of what to do, and at last what is always left to do."""
     given = [each for each in advice if each]
-    given += [f"or {way_out}" if given and way_out == ALLOW else way_out] if way_out else []
+    if way_out == ALLOW and given and given[-1].endswith("or refit."):
+        given[-1] = given[-1].removesuffix("refit.") + way_out  # one alternative, not two
+    elif way_out:
+        given.append(f"or {way_out}" if given and way_out == ALLOW else way_out)
     return " ".join(each[0].upper() + each[1:] for each in given)
 
 

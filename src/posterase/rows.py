@@ -18,7 +18,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Int, PyTree, Shaped
 
-from posterase.conditions import Column, Condition, among, matching, parsed
+from posterase.conditions import Column, Condition, among, as_name, matching, parsed
 from posterase.errors import EmptyRemovalError, RowsError
 from posterase.parameters import parameter_names
 from posterase.spelling import did_you_mean, written
@@ -38,13 +38,32 @@ class Block:
     """The observed variables along it."""
     columns: Mapping[str, Column] = dataclasses.field(default_factory=dict)
     """What is known about its rows, by name; labels of the axis itself under the name of the axis."""
+    group_labels: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    """Labels of every row's group, by the name of a column that numbers the groups."""
+    frame: Mapping[str, Column] = dataclasses.field(default_factory=dict)
+    """Columns of the user's own data frame, which come before those of the model's data."""
+    frame_index: str | None = None
+    """The column of the frame that labels the rows."""
 
     def column(self, name: str) -> Column | None:
         """A column by its name, or by the last part of it where only one has it: `person` for `data.person`."""
-        if name in self.columns:
-            return self.columns[name]
+        for columns in (self.frame, self.columns):
+            if name in columns:
+                return columns[name]
         ending = [values for full, values in self.columns.items() if full.endswith(f".{name}")]
-        return ending[0] if len(ending) == 1 else None
+        if len(ending) == 1:
+            return ending[0]
+        # Python reads a name in a condition in its normal form, whatever form the column's name has.
+        same = [full for full in (*self.frame, *self.columns) if full != name and as_name(full) == as_name(name)]
+        return self.column(same[0]) if len(same) == 1 else None
+
+    def compared_with(self, name: str, value: Any) -> Column:
+        """The column that a value is compared with: labels of groups where it is text and the column has numbers."""
+        column = self.column(name)
+        assert column is not None
+        if name in self.group_labels and name not in self.frame and _is_text(value):
+            return self.group_labels[name]
+        return column
 
     def cut(self) -> Iterator[tuple[int, Block]]:
         """The block in parts whose columns are read at once, and where each begins: here, all of it."""
@@ -57,7 +76,8 @@ class Block:
     @property
     def labels(self) -> Column | None:
         """Labels of the rows themselves."""
-        return self.columns.get(self.dim)
+        own = self.columns.get(self.dim)
+        return own if own is not None or self.frame_index is None else self.frame[self.frame_index]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,12 +103,21 @@ class RowTable:
     @property
     def names(self) -> list[str]:
         """Names that a condition can use."""
-        return list(dict.fromkeys(name for block in self.blocks for name in block.columns))
+        return list(dict.fromkeys(name for block in self.blocks for name in (*block.frame, *block.columns)))
 
     def without(self, present: Bool[np.ndarray, " rows"]) -> RowTable:
         """The same with what is known about absent rows blanked out."""
+
+        def without(columns: Mapping[str, Column], at: slice) -> dict[str, Column]:
+            return {name: blanked(values, present[at]) for name, values in columns.items()}
+
         blocks = tuple(
-            dataclasses.replace(block, columns={n: blanked(values, present[at]) for n, values in block.columns.items()})
+            dataclasses.replace(
+                block,
+                columns=without(block.columns, at),
+                group_labels=without(block.group_labels, at),
+                frame=without(block.frame, at),
+            )
             for block, at in self.placed()
         )
         return RowTable(blocks, frozenset(np.flatnonzero(~present).tolist()))
@@ -124,15 +153,13 @@ class RowTable:
 
     def having_any(self, name: str, values: Sequence[str]) -> list[int]:
         """Rows of all these values, none of which may be without any."""
-        columns = [column for block in self.blocks if (column := block.column(name)) is not None]
-        if not columns:
+        if all(block.column(name) is None for block in self.blocks):
             raise _unknown(name, self.names)
         found: set[int] = set()
         for value in values:
             rows = self.having(name, value)
             if not rows:
-                known = np.array([written(each) for column in columns for each in column.tolist()])
-                raise _no_row(f"the {name} {value!r}", value, known)
+                raise _no_row(f"the {name} {value!r}")
             found.update(rows)
         return sorted(found)
 
@@ -142,18 +169,17 @@ class RowTable:
         """Rows where a condition holds, in every block that has all the columns it asks for."""
         found, asked = [], False
         for start, block in ((at.start + first, part) for each, at in self.placed() for first, part in each.cut()):
-            columns = {name: block.column(name) for name in condition.names}
-            if any(values is None for values in columns.values()):
+            if any(block.column(name) is None for name in condition.names):
                 continue
             asked = True
-            mask = condition.holds(columns.__getitem__)  # type: ignore[arg-type]
+            mask = condition.holds(block.compared_with)
             found.append(start + np.flatnonzero(mask))
         if not asked:
             raise self._unknown_in(condition)
         ids = np.concatenate(found)
         ids = ids[~np.isin(ids, list(self.absent))]
         if not ids.size:
-            raise self._nothing(condition)
+            raise _no_row(condition.shown)
         return ids
 
     def _of_mapping(self, rows: Mapping[Any, Any]) -> Int[np.ndarray, " removed"]:
@@ -232,7 +258,7 @@ class RowTable:
         for value in values.tolist() if values.dtype.kind != "M" else list(values):
             ids = np.concatenate([at.start + np.flatnonzero(among(labels, [value])) for labels, at in labelled])
             if not ids.size:
-                raise _no_row(f"the label {str(value)!r}", str(value), np.concatenate([each[0] for each in labelled]))
+                raise _no_row(f"the label {str(value)!r}")
             found.append(ids)
         return np.unique(np.concatenate(found))
 
@@ -245,10 +271,10 @@ class RowTable:
             here = np.array([at.start + i not in self.absent for i in range(block.size)])
             if not np.array_equal(labels[here], np.arange(block.size)[here]):
                 first = values[0] if len(values) else 0
+                column = block.dim if block.dim in block.columns else block.frame_index
                 raise RowsError(
-                    f"rows are numbers ({first}, …), and the rows of {block.dim!r} are labelled by others "
-                    f"({labels[here][0]}, …).",
-                    f"say which is meant: '{block.dim} == {first}' for the label, or a mask for places.",
+                    f"rows are numbers ({first}, …), and the rows of {block.dim!r} are labelled by other numbers.",
+                    f"say which is meant: '{column} == {first}' for the label, or a mask for places.",
                 )
 
     # --- what to say
@@ -259,16 +285,6 @@ class RowTable:
             return _unknown(missing[0], self.names)
         asked = ", ".join(condition.names)
         return RowsError(f"no observed variable has all of {asked}.", "select its rows by one of them.")
-
-    def _nothing(self, condition: Condition) -> EmptyRemovalError:
-        for name in condition.names:
-            for block in self.blocks:
-                values = block.column(name)
-                if values is not None and values.dtype.kind in "OU":
-                    return _no_row(condition.shown, condition.shown.split("==")[-1].strip(" '\""), values)
-        return EmptyRemovalError(
-            f"no row has {condition.shown}.", "check the value, and whether it is text or a number."
-        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -377,6 +393,13 @@ def _array(rows: Any) -> Shaped[np.ndarray, "..."]:
     return values
 
 
+def _is_text(value: Any) -> bool:
+    """Whether a value, or every one of several, is text."""
+    if isinstance(value, (list, tuple, set)):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str)
+
+
 def _plain(value: Any) -> Any:
     """Several values as a list."""
     return value if isinstance(value, (str, bytes)) or np.ndim(value) == 0 else list(_array(value).ravel())
@@ -388,6 +411,9 @@ def _unknown(name: str, names: list[str]) -> RowsError:
     return RowsError(f"rows names {name!r}, which the rows do not have.", advice)
 
 
-def _no_row(shown: str, value: str, known: Column) -> EmptyRemovalError:
-    labels = [str(label) for label in np.unique(known.astype(str))]
-    return EmptyRemovalError(f"no row has {shown}.", did_you_mean(value, labels, "check the spelling."))
+def _no_row(shown: str) -> EmptyRemovalError:
+    """No row is like that. Other rows' values are not suggested: they are other persons'."""
+    return EmptyRemovalError(
+        f"no row has {shown}.",
+        "check the spelling, whether it is text or a number, and whether the rows were removed before.",
+    )

@@ -22,6 +22,8 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Float, Int, Shaped
 
+from posterase.bridges.group_labels import find_group_labels
+from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.column_checks import looks_standardised
 from posterase.container import SAMPLE_DIMS, UNNAMED, Container, Grouping
 from posterase.draws import Draws, groups_of
@@ -47,6 +49,7 @@ def from_arviz(
     row_dim: str | Sequence[str] = (),
     var_names: Sequence[str] | None = None,
     preprocessing: str | None = None,
+    frame: Any = None,
 ) -> tuple[StoredLikelihoods, Draws]:
     """The draws of a file, and as much of a model as stored log-likelihoods are.
 
@@ -61,6 +64,10 @@ def from_arviz(
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
+    frame
+        What is known about the rows beside the model's data, as columns that `pe.erase(…, rows=…)` can name: a
+        DataFrame (pandas, polars) or a dict of columns with one row per row of the model, in the order of the fit; for
+        several axes of rows, a dict of these by axis. It is used in memory only, and does not come out.
 
     Returns
     -------
@@ -69,6 +76,7 @@ def from_arviz(
     draws
         The draws, in the container that they go out in again.
     """
+    frames = read_frames(frame)
     groups = opened(source)
     check_sampled(groups)
     likelihoods = _likelihoods(groups)
@@ -89,7 +97,7 @@ def from_arviz(
         given = Draws.from_arviz(sampled(groups), var_names=names)
     rows_of = [Block(dim, size, tuple(held)) for (dim, size), held in zip(blocks, variables, strict=True)]
     container = make_container(groups, names, labelled(rows_of, axes, groups), axes, preprocessing)
-    draws = given.inside(container)
+    draws = describe_rows(given.inside(container), frames)
     return StoredLikelihoods(stored, draws.params), draws
 
 
@@ -258,8 +266,11 @@ def axes_of(
     return Axes(rows, frozenset(unknown), tuple(guessed))
 
 
-def labelled(blocks: Sequence[Block], axes: Axes, groups: Mapping[str, xr.Dataset]) -> RowTable:
-    """The table of rows, with coordinates and data of rows as columns."""
+def labelled(blocks: Sequence[Block], axes: Axes, groups: Mapping[str, xr.Dataset], first: int = 0) -> RowTable:
+    """The table of rows, with coordinates and data of rows as columns.
+
+    Groups of rows that the data only number have their labels from coordinates; `first` is the first group's number.
+    """
     columns: list[dict[str, Shaped[np.ndarray, " rows"]]] = [dict(block.columns) for block in blocks]
     for group_name in (*DATA_GROUPS, "log_likelihood", "posterior"):
         group = groups.get(group_name, xr.Dataset())
@@ -269,7 +280,13 @@ def labelled(blocks: Sequence[Block], axes: Axes, groups: Mapping[str, xr.Datase
             if block is not None and values.shape[0] == blocks[block].size:
                 own = blocks[block].dim if name in axes.rows else str(name)
                 columns[block] = columns_of(own, values.values) | columns[block]
-    return RowTable(tuple(dataclasses.replace(b, columns=found) for b, found in zip(blocks, columns, strict=True)))
+    named = [find_group_labels(found, groups.values(), axes.rows, first) for found in columns]
+    return RowTable(
+        tuple(
+            dataclasses.replace(block, columns=found | labels.columns, group_labels=labels.of_numbers)
+            for block, found, labels in zip(blocks, columns, named, strict=True)
+        )
+    )
 
 
 def groupings(table: RowTable, axes: Axes, groups: Mapping[str, xr.Dataset], first: int = 0) -> dict[str, Grouping]:
@@ -358,6 +375,7 @@ def with_groups(
     *,
     preprocessing: str | None = None,
     remarks: tuple[str, ...] = (),
+    frame: Any = None,
 ) -> Draws:
     """Draws beside the data that they came with, so that these are cut with them: for bridges of one axis of rows.
 
@@ -373,7 +391,10 @@ def with_groups(
         What was computed from all rows before the fit, in words, or "none".
     remarks
         What every verdict on these draws must say.
+    frame
+        What else is known about the rows, as for `pe.from_numpyro`.
     """
+    frames = read_frames(frame)
     posterior = draws.to_arviz(include_weights=True)["posterior"].to_dataset()
     every = {**groups, "posterior": posterior}
     size = next((group.sizes[row_dim] for group in groups.values() if row_dim in group.sizes), None)
@@ -383,7 +404,8 @@ def with_groups(
     axes = axes_of({row_dim: 0}, [(row_dim, size)], every, own)
     observed = tuple(map(str, groups.get("observed_data", xr.Dataset()).data_vars))
     table = labelled([Block(row_dim, size, observed)], axes, every)
-    return draws.inside(make_container(every, draws.names, table, axes, preprocessing, remarks=remarks))
+    inside = draws.inside(make_container(every, draws.names, table, axes, preprocessing, remarks=remarks))
+    return describe_rows(inside, frames)
 
 
 def _is_labelled(dim: str, groups: Mapping[str, xr.Dataset]) -> bool:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from posterase.bridges.positions import Positions, positions
+from posterase.bridges.row_frames import describe_plain_rows, read_frames
 from posterase.draws import Draws
 from posterase.errors import DifferentModelError
 from posterase.model import Model
@@ -33,6 +34,8 @@ def from_blackjax(
     *,
     axes: str | None = None,
     transforms: Mapping[str, Transform] | None = None,
+    preprocessing: str | None = None,
+    frame: Any = None,
 ) -> tuple[Model, Draws]:
     """The model and the draws of a fit by BlackJAX, or by any sampler that leaves positions.
 
@@ -54,12 +57,19 @@ def from_blackjax(
         are taken from the states' log densities, and an axis three times as long as the other for the draws.
     transforms
         Where positions are on a constrained scale, as for `pe.Model`: `{"sigma": pe.positive}`.
+    preprocessing
+        What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
+        verdict names it.
+    frame
+        What else is known about the rows, as columns that `pe.erase(…, rows=…)` can name: a DataFrame (pandas, polars)
+        or a dict of columns, one row per row of the data, in the same order. It is used in memory only.
     """
+    frames = read_frames(frame)
     found = positions(states, axes)
     model = Model(log_prior, log_likelihood, data, transforms=transforms)
     model.check(found.draws)
     _check_density(model, found)
-    return model, found.draws
+    return model, describe_plain_rows(model, found.draws, frames, preprocessing)
 
 
 def _check_density(model: Model, found: Positions) -> None:

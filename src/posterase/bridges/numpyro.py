@@ -19,6 +19,7 @@ import xarray as xr
 
 from posterase.bridges.arviz import opened
 from posterase.bridges.assembly import Posterior, changed, same
+from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.container import SAMPLE_DIMS
 from posterase.draws import Draws, groups_of
 from posterase.errors import (
@@ -35,7 +36,7 @@ from posterase.parameters import parameter_names
 if TYPE_CHECKING:
     from posterase.bridges.programs import BridgedModel
 
-OPTIONS = ("draws", "row_dim", "shared", "dims", "coords", "preprocessing")
+OPTIONS = ("draws", "row_dim", "shared", "dims", "coords", "preprocessing", "frame")
 
 
 def from_numpyro(
@@ -47,6 +48,7 @@ def from_numpyro(
     dims: Mapping[str, Sequence[str]] | None = None,
     coords: Mapping[str, Any] | None = None,
     preprocessing: str | None = None,
+    frame: Any = None,
     **model_kwargs: Any,
 ) -> tuple[BridgedModel, Draws]:
     """The model and the draws of a NumPyro fit.
@@ -70,6 +72,10 @@ def from_numpyro(
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
+    frame
+        What is known about the rows beside the model's data, as columns that `pe.erase(…, rows=…)` can name: a
+        DataFrame (pandas, polars) or a dict of columns with one row per row of the model, in the order of the fit; for
+        several axes of rows, a dict of these by axis. It is used in memory only, and does not come out.
 
     Returns
     -------
@@ -83,6 +89,7 @@ def from_numpyro(
 
     from posterase.bridges.numpyro_discovery import discover
 
+    frames = read_frames(frame)
     function: Callable[..., Any]
     if isinstance(fitted, MCMC):
         if draws is not None:
@@ -100,7 +107,7 @@ def from_numpyro(
     found = Posterior(groups)
     plates, stay = ([each] if isinstance(each, str) else list(each) for each in (row_dim, shared))
     model, remarks = discover(function, args, kwargs, found.one, plates, stay, found.names)
-    return model, found.inside(model, remarks, preprocessing)
+    return model, describe_rows(found.inside(model, remarks, preprocessing), frames)
 
 
 # --- draws

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from posterase.bridges.arviz import opened
 from posterase.bridges.assembly import Posterior
+from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.draws import Draws
 from posterase.errors import InvalidTypeError
 from posterase.extras import need
@@ -29,6 +30,7 @@ def from_pymc(
     row_dim: str | Sequence[str] = (),
     shared: str | Sequence[str] = (),
     preprocessing: str | None = None,
+    frame: Any = None,
 ) -> tuple[BridgedModel, Draws]:
     """The model and the draws of a PyMC fit.
 
@@ -45,6 +47,10 @@ def from_pymc(
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
+    frame
+        What is known about the rows beside the model's data, as columns that `pe.erase(…, rows=…)` can name: a
+        DataFrame (pandas, polars) or a dict of columns with one row per row of the model, in the order of the fit; for
+        several axes of rows, a dict of these by axis. It is used in memory only, and does not come out.
 
     Returns
     -------
@@ -62,7 +68,8 @@ def from_pymc(
         raise InvalidTypeError(f"model is a {type(model).__name__}.", "pass the pm.Model: with pm.Model() as model: …")
     if type(idata).__name__ == "MultiTrace":
         raise InvalidTypeError("idata is a MultiTrace.", "sample with return_inferencedata=True, as PyMC does unasked.")
+    frames = read_frames(frame)
     found = Posterior(opened(idata))
     dims, stay = ([each] if isinstance(each, str) else list(each) for each in (row_dim, shared))
     bridged, remarks = discover(model, found.one, dims, stay)
-    return bridged, found.inside(bridged, remarks, preprocessing)
+    return bridged, describe_rows(found.inside(bridged, remarks, preprocessing), frames)

@@ -24,6 +24,7 @@ from posterase.bridges.arviz import DATA_GROUPS, axes_of, check_sampled, labelle
 from posterase.bridges.assembly import changed, same
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.pystan_cache import delete_cached_chains, describe_cached_chains
+from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length, packed
 from posterase.bridges.stan_model import Host, Parameter, StanModel, check_same_parameters, unconstrained
 from posterase.bridges.stan_programs import (
@@ -70,6 +71,7 @@ def from_stan(
     subset: Subset | None = None,
     n_rows: str | int | None = None,
     preprocessing: str | None = None,
+    frame: Any = None,
 ) -> tuple[StanModel, Draws]:
     """The model and the draws of a fit by Stan.
 
@@ -92,6 +94,10 @@ def from_stan(
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
+    frame
+        What is known about the rows beside the model's data, as columns that `pe.erase(…, rows=…)` can name: a
+        DataFrame (pandas, polars) or a dict of columns with one row per row of the model, in the order of the fit; for
+        several axes of rows, a dict of these by axis. It is used in memory only, and does not come out.
 
     Returns
     -------
@@ -101,6 +107,7 @@ def from_stan(
     draws
         The draws, in the container that they go out in again.
     """
+    frames = read_frames(frame)
     given, source = _given(program, data), _source(program)
     arrays, groups = as_arrays(given), _groups(draws)
     check_sampled(groups)
@@ -125,7 +132,7 @@ def from_stan(
         scales=jnp.asarray(np.where(spread > 0, spread, 1)),
         host=Host(compiled, cut, parameters, alike),
     )
-    return model, _inside(model, arrays, groups, size, preprocessing, remarks + told)
+    return model, describe_rows(_inside(model, arrays, groups, size, preprocessing, remarks + told), frames)
 
 
 def clear_pystan_cache(program: Any) -> int:
@@ -403,7 +410,7 @@ def _inside(
             columns |= columns_of(name, values)
     own = frozenset(str(dim) for name in names for dim in drawn[name].dims[2:])
     axes = axes_of({ROWS: 0}, [(ROWS, size)], groups, own)
-    table = labelled([Block(ROWS, size, (), columns)], axes, groups)
+    table = labelled([Block(ROWS, size, (), columns)], axes, groups, first=1)
     container = make_container(
         groups,
         names,

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 import posterase
 from posterase.errors import PeerLostError, PosteraseError
+from posterase.interfaces.advice import as_options
 from posterase.interfaces.data_commands import data
 from posterase.interfaces.exit_status import ERROR, STOPPED
 from posterase.interfaces.file_commands import assess, erase, report
@@ -94,7 +95,9 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         ended = STOPPED
     except PosteraseError as error:
-        Console(stderr=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+        Console(stderr=True).print(
+            f"[bold red]error:[/] {escape(as_options(str(error)))}", highlight=False, soft_wrap=True
+        )
         if isinstance(error, PeerLostError):
             os._exit(ERROR)  # at a usual end jax would wait for the process that is gone
         ended = ERROR

@@ -15,6 +15,7 @@ import typer
 
 from posterase.errors import InputFileError, OutputError, PosteraseError
 from posterase.files import check_writable, written_whole
+from posterase.interfaces.advice import as_options
 from posterase.interfaces.exit_status import REFUSED
 from posterase.interfaces.meshes import MeshName, is_first, mesh_of
 from posterase.interfaces.output import CONTAINS, Said, print_line
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from posterase.interfaces.builders import Fit
     from posterase.interfaces.jobs import Job, Selection
     from posterase.plotting import Sample
+    from posterase.policy import Verdict
     from posterase.record.keyring import Keys
 
 PREPROCESSING = (
@@ -46,14 +48,16 @@ ModelName = Annotated[
     typer.Option("--model", help="module:function, build(draws) -> (model, draws). Default: stored log-likelihoods."),
 ]
 RowDim = Annotated[
-    list[str] | None, typer.Option(help="Which axis of the log-likelihoods is the rows, if there are several.")
+    list[str] | None,
+    typer.Option(help="Which axis of the log-likelihoods is the rows, if there are several.", metavar="NAME"),
 ]
 Refits = Annotated[
-    list[Path] | None, typer.Option("--refit", help="Draws of a new fit without the rows, to compare with; repeatable.")
+    list[Path] | None,
+    typer.Option("--refit", help="Draws of a new fit without the rows, to compare with; repeatable.", metavar="FILE"),
 ]
 JobSeed = Annotated[
     int | None,
-    typer.Option(min=0, help="Seed of all random numbers, for tests.", show_default="fresh entropy"),
+    typer.Option(min=0, help="Seed of all random numbers, for tests. Default: fresh entropy."),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
@@ -85,9 +89,15 @@ def erase(
     preprocessing: Annotated[
         str | None, typer.Option(help="What was computed from all rows before the fit, in words; or none.")
     ] = None,
-    ess: Annotated[float | None, typer.Option(min=1, help="The fewest effective draws.", show_default="400")] = None,
+    ess: Annotated[
+        float | None,
+        typer.Option(
+            min=1, help="The fewest effective draws. Default: 400, or a quarter of those of the draws, if that is less."
+        ),
+    ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="An entry of the policy, epsilon=0.01 or refit=true; repeatable.")
+        list[str] | None,
+        typer.Option(help="An entry of the policy, epsilon=0.01 or refit=true; repeatable.", metavar="NAME=VALUE"),
     ] = None,
     seed: JobSeed = None,
     mesh: MeshName = None,
@@ -132,6 +142,7 @@ def erase(
     result = erased(
         fit.model, fit.draws, removed, key=job.seed, policy=job.rules, refits=refits, progress=progress, mesh=over
     )
+    result = dataclasses.replace(result, verdict=_for_commands(result.verdict))
     if not first:
         raise typer.Exit(0 if result.verdict.accepted else REFUSED)
     print_line(result.public_text())
@@ -150,6 +161,12 @@ def erase(
     else:
         print_line("The draws before were overwritten: delete their copies.")
     print_line("Whoever holds the draws before and after can reconstruct much of what was removed.")
+
+
+def _for_commands(verdict: Verdict) -> Verdict:
+    """The verdict with options instead of arguments in its advice."""
+    notes = tuple(map(as_options, verdict.notes))
+    return dataclasses.replace(verdict, advice=as_options(verdict.advice), notes=notes)
 
 
 TITLES = {
@@ -332,7 +349,7 @@ def report(
     certificate: Annotated[Path | None, typer.Option(help="The certificate of the erasure.")] = None,
     assessment: Annotated[Path | None, typer.Option(help="What `posterase assess --out` wrote.")] = None,
     title: Annotated[
-        str | None, typer.Option(help="The page's title.", show_default="Erasure report, or Erasure diagnostics")
+        str | None, typer.Option(help="The page's title. Default: Erasure report, or Erasure diagnostics.")
     ] = None,
     force: Force = False,
 ) -> None:

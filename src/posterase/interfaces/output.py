@@ -23,8 +23,10 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperCommand, TyperGroup
 
 from posterase.errors import PosteraseError
+from posterase.interfaces.advice import as_options
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; the exit status tells the rest.")]
@@ -80,7 +82,8 @@ class Said:
             with redirect_stdout(lines):
                 yield
         except PosteraseError as error:
-            self.document = {"error": {"kind": type(error).__name__, "problem": error.problem, "advice": error.advice}}
+            told = {"problem": error.problem, "advice": as_options(error.advice)}
+            self.document = {"error": {"kind": type(error).__name__, **told}}
             self._print(lines)
             raise
         except typer.Exit:
@@ -96,11 +99,32 @@ class Said:
             self.told = True
 
 
+def _without_types_of_flags(params: list[Any]) -> list[Any]:
+    """A flag takes no value: its help line shows no `<bool>`."""
+    for each in params:
+        if getattr(each, "is_flag", False):
+            each.metavar = ""
+    return params
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> Any:
+        return _without_types_of_flags(super().get_params(ctx))
+
+
 class Commands(typer.Typer):
-    """Commands with `--json` and `--quiet`."""
+    """Commands with `--json` and `--quiet`, and with `-h` as well as `--help`."""
+
+    def __init__(self, **options: Any):
+        super().__init__(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]}, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        register = super().command(name, **options)
+        register = super().command(name, cls=_Command, **options)
 
         def decorate(function: Any) -> Any:
             register(_saying(function))

@@ -24,6 +24,7 @@ from posterase.errors import (
     PosteraseError,
     ProjectError,
 )
+from posterase.interfaces.advice import as_settings
 from posterase.interfaces.builders import builder, open_stored, policy_from
 from posterase.model import AbstractModel
 from posterase.policy import Policy
@@ -70,7 +71,9 @@ class Opened:
         except OF_A_REQUEST as error:
             return Tried(None, (type(error).__doc__ or "").splitlines()[0])  # its own text may hold values of rows
         verdict = result.to_dict()["verdict"]
-        return Tried(result, "" if verdict["accepted"] else f"{verdict['reason']}. {verdict['advice']}")
+        return Tried(
+            result, "" if verdict["accepted"] else f"{verdict['reason']}. {as_settings(verdict['advice'] or '')}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -195,7 +195,9 @@ def requests_list(
     project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="pending, in_progress, completed, refused, cancelled.", autocompletion=_states),
+        typer.Option(
+            help="pending, in_progress, completed, refused, cancelled.", autocompletion=_states, metavar="STATE"
+        ),
     ] = None,
     due_within: Annotated[str | None, typer.Option(help="Only what is due so soon: 7d, 36h, 2w.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
@@ -363,9 +365,15 @@ def verify(
     said: Said,
     ledger: Annotated[Path | None, typer.Argument(help="An exported ledger; certificates can do without.")] = None,
     *,
-    key: Annotated[list[Path], typer.Option(help="The public key of the ledger, or of an earlier time.")],
-    certificate: Annotated[list[Path] | None, typer.Option(help="A certificate that must be in it.")] = None,
-    checkpoint: Annotated[list[Path] | None, typer.Option(help="A checkpoint that was kept from earlier.")] = None,
+    key: Annotated[
+        list[Path], typer.Option(help="The public key of the ledger, or of an earlier time.", metavar="FILE")
+    ],
+    certificate: Annotated[
+        list[Path] | None, typer.Option(help="A certificate that must be in it.", metavar="FILE")
+    ] = None,
+    checkpoint: Annotated[
+        list[Path] | None, typer.Option(help="A checkpoint that was kept from earlier.", metavar="FILE")
+    ] = None,
 ) -> None:
     """Verify an exported ledger with a public key alone; and that a certificate is in it, and that nothing was cut.
 

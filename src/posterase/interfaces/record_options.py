@@ -15,9 +15,7 @@ RecordUrl = Annotated[
 ]
 KeysFolder = Annotated[
     Path | None,
-    typer.Option(
-        "--keys", envvar="POSTERASE_KEYS", help="The folder of keys.", show_default="~/.config/posterase/keys"
-    ),
+    typer.Option("--keys", envvar="POSTERASE_KEYS", help="The folder of keys. Default: ~/.config/posterase/keys."),
 ]
 
 

@@ -111,7 +111,9 @@ Precision = Annotated[
     typer.Option(help="Of the products of matrices; parameters and noise are float32 in both. Else as the data set's."),
 ]
 Pretraining = Annotated[bool, typer.Option("--pretraining/--no-pretraining", help="Start from a pre-trained network.")]
-Without = Annotated[list[str] | None, typer.Option(help="A method to leave out; may be given several times.")]
+Without = Annotated[
+    list[str] | None, typer.Option(help="A method to leave out; may be given several times.", metavar="NAME")
+]
 
 
 @reproduce.command("fashion-mnist")

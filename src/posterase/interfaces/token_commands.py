@@ -18,7 +18,7 @@ tokens = Commands(help="Tokens of the service: who may hand in, run and see requ
 def tokens_new(
     said: Said,
     name: Annotated[str, typer.Argument(help="Who gets it: the ledger says so of what they do.")],
-    role: Annotated[list[str], typer.Option(help="submit, operate or audit; may be given several times.")],
+    role: Annotated[list[str], typer.Option(help="submit, operate or audit; repeatable.", metavar="ROLE")],
     expires: Annotated[
         str | None, typer.Option(help="How long it is valid: 90d, 52w. Else until it is revoked.")
     ] = None,
