@@ -48,7 +48,8 @@ from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
-from posterase.numerics.propriety import check_informed, flat_tails
+from posterase.numerics.input_checks import check_draws, compute_scores
+from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
 from posterase.numerics.weights import Estimate, base_weights, parameter_ess
 from posterase.origins import ORIGINS
 from posterase.output import Output, Request, make_output
@@ -392,7 +393,10 @@ def erase(
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
         _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
-        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
+        full = LogDensity(model)
+        scores = compute_scores(full, thetas, like, informed_draws(thetas))
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
+        check_draws(full, thetas, like, scores, draws.n_chains)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
     agreement = chain_agreement(draws)

@@ -10,6 +10,7 @@ from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate_at
+from posterase.numerics.input_checks import Scores, compute_scores
 from posterase.parameters import parameter_names
 
 INFORMED_DRAWS = 4
@@ -35,7 +36,11 @@ Student's t with three degrees of freedom by 7."""
 
 
 def check_informed(
-    kept: LogDensity, removed: RemovedLogLikelihood, thetas: Float[np.ndarray, "n d"], like: PyTree
+    kept: LogDensity,
+    removed: RemovedLogLikelihood,
+    thetas: Float[np.ndarray, "n d"],
+    like: PyTree,
+    scores: Scores | None = None,
 ) -> None:
     """Refuse parameters that the density does not depend on, with all rows or without the removed ones.
 
@@ -45,10 +50,12 @@ def check_informed(
     """
     names = parameter_names(like)
     d = thetas.shape[1]
-    # Fewer gradients than parameters are all zero along some direction, whatever the density.
-    combined = d <= COMBINED_UP_TO and len(thetas) >= INFORMED_DRAWS + d
-    places = np.linspace(0, len(thetas) - 1, INFORMED_DRAWS + (d if combined else 0)).astype(int)
-    with_all = gradients(LogDensity(removed.model), thetas[places], like)
+    wanted = informed_draws(thetas)
+    combined = wanted > INFORMED_DRAWS
+    if scores is None:
+        scores = compute_scores(LogDensity(removed.model), thetas, like, wanted)
+    some = np.linspace(0, len(scores.places) - 1, wanted).astype(int)
+    places, with_all = scores.places[some], scores.values[some]
     without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
     if without is None or _leaves_little(without, thetas):
         without = gradients(kept, thetas[places], like)
@@ -71,6 +78,15 @@ def check_informed(
             f"without the removed rows the density does not depend on {', '.join(gone)}: there is no posterior.",
             "give it a proper prior, or leave it out of the model along with its rows.",
         )
+
+
+def informed_draws(thetas: Float[np.ndarray, "n d"]) -> int:
+    """At how many draws gradients are looked at: more than parameters, for combinations of them.
+
+    Fewer gradients than parameters are all zero along some direction, whatever the density.
+    """
+    n, d = thetas.shape
+    return INFORMED_DRAWS + (d if d <= COMBINED_UP_TO and n >= INFORMED_DRAWS + d else 0)
 
 
 def _leaves_little(without: Float[np.ndarray, "m d"], thetas: Float[np.ndarray, "n d"]) -> bool:
