@@ -1,4 +1,4 @@
-"""Draws of other data or of another model are refused. Draws of the right ones are not, whatever the density's shape."""
+"""Draws of other data or models are refused. Draws of the right ones are not, whatever the shape of the density."""
 
 import jax.numpy as jnp
 import numpy as np
