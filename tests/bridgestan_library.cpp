@@ -122,7 +122,10 @@ int bs_param_unconstrain_json() { return -1; }
 int bs_param_initialize() { return -1; }
 int bs_log_density_hessian() { return -1; }
 int bs_log_density_hessian_vector_product() { return -1; }
-void *bs_rng_construct() { return nullptr; }
+void *bs_rng_construct() {
+  static int rng;  // not used: `bs_param_constrain` has its own
+  return &rng;
+}
 void bs_rng_destruct() {}
 
 }  // extern "C"

@@ -216,6 +216,19 @@ def decentred(group, y):
         numpyro.sample("y", dist.Normal(a[group], 1), obs=y)
 
 
+def factor_of_rows(y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+    numpyro.factor("prior", -jnp.abs(b) * jnp.ones(3))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(b, 1), obs=y)
+        numpyro.factor("more", b * jnp.ones(len(y)))
+
+
+def censored_factor(time, event):
+    rate = jnp.exp(numpyro.sample("b", dist.Normal(0, 1)))
+    numpyro.factor("ll", jnp.where(event, jnp.log(rate), 0.0) - rate * time)
+
+
 REPARAMETRISED = handlers.reparam(decentred, config={"a": LocScaleReparam(0)})
 Z = RNG.poisson(2, size=15)
 ANSWERS = RNG.integers(2, size=(5, 8))
@@ -237,6 +250,8 @@ ANSWERS = RNG.integers(2, size=(5, 8))
         (fixed_size, (N, X, Y), {"b": ()}, {}, {"obs": N}, False),
         (functools.partial(fixed_size, N), (X, Y), {"b": ()}, {}, {"obs": N}, False),
         (handlers.mask(no_plate, mask=True), (X, Y), {"b": ()}, {}, {"y_dim_0": N}, True),
+        (factor_of_rows, (Y,), {"b": ()}, {}, {"obs": N}, True),
+        (censored_factor, (np.abs(Y), GROUP > 2), {"b": ()}, {}, {"ll_dim_0": N}, True),
         (REPARAMETRISED, (GROUP, Y), {"mu": (), "tau": (), "a_decentered": (10,)}, {}, {"obs": N}, True),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -501,13 +516,6 @@ def factor_only(y):
     numpyro.factor("ll", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)), 1).log_prob(y).sum())
 
 
-def factor_of_rows(y):
-    b = numpyro.sample("b", dist.Normal(0, 1))
-    with numpyro.plate("obs", len(y)):
-        numpyro.sample("y", dist.Normal(b, 1), obs=y)
-        numpyro.factor("more", b * jnp.ones(len(y)))
-
-
 def with_gaps(x, y):
     b = numpyro.sample("b", dist.Normal(0, 1))
     with numpyro.plate("obs", len(y)):
@@ -538,8 +546,7 @@ def no_parameters(y):
         (joint, (X, Y), {}, pe.errors.UnsupportedModelError, r"site 'y' \(MultivariateNormal\) has one likelihood"),
         (standardises, (X, Y), {}, pe.errors.CoupledRowsError, "argument 'x'.*\n.*shared='x'"),
         (moving_bounds, (Y,), {}, pe.errors.UnsupportedModelError, "bounds of site 'b'"),
-        (factor_only, (Y,), {}, pe.errors.UnsupportedModelError, r"only factors \(ll\)"),
-        (factor_of_rows, (Y,), {}, pe.errors.UnsupportedModelError, "factor 'more'"),
+        (factor_only, (Y,), {}, pe.errors.UnsupportedModelError, r"only factors \(ll\).*\n.*one value per row"),
         (with_gaps, (X, Y), {}, pe.errors.UnsupportedModelError, "site 'y' has an obs_mask"),
         (matrix, (Y.reshape(8, 5),), {}, pe.errors.AmbiguousRowsError, "which axis is the rows"),
         (items, (ANSWERS,), {}, pe.errors.AmbiguousRowsError, "row_dim='item' or row_dim='person'"),

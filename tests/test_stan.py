@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import xarray as xr
+from scipy.stats import kstest, norm
 
 import posterase as pe
 from posterase.bridges import stan_programs
@@ -37,7 +38,7 @@ from posterase.experiments.posteriors import POSTERIORS
 from posterase.experiments.posteriors_stan import PROGRAMS
 from posterase.rows import Block, RowTable
 from tests.oracles import LinearRegression
-from tests.statistical import assert_moments, rejected
+from tests.statistical import FALSE_ALARM, assert_moments, rejected
 from tests.test_compilation import compilations
 from tests.test_posteriors import FOLDER, arguments, draws_of
 
@@ -70,6 +71,12 @@ model {
 }
 generated quantities {
   real noise = normal_rng(0, 1);
+  vector[N] log_lik;
+  vector[N] y_rep;
+  for (n in 1:N) {
+    log_lik[n] = normal_lpdf(y[n] | x[n] * beta, 0.8);
+    y_rep[n] = normal_rng(x[n] * beta, 0.8);
+  }
 }
 """
 """A regression with a Gaussian posterior, beside parameters of every kind of support that keep to their priors."""
@@ -200,17 +207,63 @@ def test_the_last_rung_is_a_refit_by_stan(fitted):
         assert_moments(gaussian_part(refitted), ORACLE.mean(EVERYONE), ORACLE.variance(EVERYONE), efficiency=0.5)
 
 
-def test_what_comes_out(fitted):
-    """Transformed parameters are computed anew; what has an axis of rows or is random is left out, and that is told."""
-    given = exact_draws((4, 500))
-    given |= {"twice": 2 * given["beta"][..., 0], "noise": given["scale"], "fitted": given["beta"] @ ORACLE.X.T}
-    model, draws = pe.from_stan(REGRESSION, DATA, given)
+def log_likelihood(beta, rows):
+    return norm.logpdf(ORACLE.y[rows], np.asarray(beta, float) @ ORACLE.X[rows].T, 0.8)
+
+
+def with_quantities(given):
+    """Draws with everything that the program computes, and a variable that it does not."""
+    rng, fitted = np.random.default_rng(0), given["beta"] @ ORACLE.X.T
+    return given | {
+        "twice": 2 * given["beta"][..., 0],
+        "fitted": fitted,
+        "noise": rng.normal(size=given["scale"].shape),
+        "log_lik": log_likelihood(given["beta"], EVERYONE),
+        "y_rep": fitted + 0.8 * rng.normal(size=fitted.shape),
+        "energy": given["scale"],
+    }
+
+
+def test_what_comes_out(program):
+    """What the program computes, at the draws that come out and with the kept rows; nothing else."""
+    given = with_quantities(exact_draws((4, 500)))
+    model, draws = pe.from_stan(REGRESSION, DATA, given, preprocessing="none")
     result = pe.erase(model, draws, rows="person == 3", rungs=[pe.Transport()], policy=pe.Policy(ess=50.0))
-    out = result.draws.to_arviz()["posterior"]
-    np.testing.assert_allclose(out["twice"], 2 * out["beta"][..., 0], rtol=1e-5)
-    assert set(out.data_vars) == {"beta", "shares", "scale", "table", "twice"}
-    assert any("left out of the posterior: noise, fitted" in note for note in result.verdict.notes)
+    kept = np.setdiff1d(EVERYONE, np.arange(12, 16))
+    for _ in range(2):
+        out = result.to_arviz()["posterior"]
+        assert set(out.data_vars) == {"beta", "shares", "scale", "table", *given} - {"energy"}
+        np.testing.assert_allclose(out["twice"], 2 * out["beta"][..., 0], rtol=1e-5)
+        np.testing.assert_allclose(out["fitted"], out["beta"].values @ ORACLE.X[kept].T, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(out["log_lik"], log_likelihood(out["beta"], kept), rtol=1e-4, atol=1e-4)
+        left = ((out["y_rep"].values - out["fitted"].values) / 0.8).ravel()
+        for noise in (left, out["noise"].values.ravel()):
+            assert kstest(noise, "norm").pvalue > FALSE_ALARM
+        assert not np.isin(out["y_rep"], given["y_rep"].astype(np.float32)).any()
+    np.testing.assert_array_equal(out["y_rep"], result.to_arviz()["posterior"]["y_rep"])
+    assert any("left out of the posterior: energy; the program does not" in note for note in result.verdict.notes)
     assert result.n_removed == 4
+    again = result.erase(rows=[0], rungs=[pe.Reweight()]).to_arviz()["posterior"]
+    np.testing.assert_allclose(again["log_lik"], log_likelihood(again["beta"], kept[1:]), rtol=1e-4, atol=1e-4)
+
+
+def test_groups_of_arviz_come_out(program):
+    """Log-likelihoods under the name of the outcome, predictions under their own; rows in another order are refused."""
+    given = with_quantities(exact_draws((4, 500)))
+    log_lik, y_rep = (given.pop(name) for name in ("log_lik", "y_rep"))
+    tree = pe.Draws({name: given[name] for name in ("beta", "shares", "scale", "table")}).to_arviz()
+    tree["log_likelihood"] = pe.Draws({"y": log_lik}, dims={"y": ["obs"]}).to_arviz()["posterior"].to_dataset()
+    predicted = pe.Draws({"y_rep": y_rep}, dims={"y_rep": ["obs"]}).to_arviz()["posterior"]
+    tree["posterior_predictive"] = predicted.to_dataset()
+    result = pe.erase(*pe.from_stan(REGRESSION, DATA, tree), [3], rungs=[pe.Transport()], policy=pe.Policy(ess=50.0))
+    out, kept = result.to_arviz(), np.setdiff1d(EVERYONE, [3])
+    beta = out["posterior"]["beta"]
+    np.testing.assert_allclose(out["log_likelihood"]["y"], log_likelihood(beta, kept), rtol=1e-4, atol=1e-4)
+    assert out["posterior_predictive"]["y_rep"].shape == (4, result.draws.n_draws, 59)
+    turned = tree["posterior"].to_dataset().assign(log_lik=(("chain", "draw", "obs"), log_lik[..., ::-1]))
+    tree["posterior"] = turned
+    with pytest.raises(DataChangedError, match="'log_lik' of the posterior is not what the program computes"):
+        pe.from_stan(REGRESSION, DATA, tree)
 
 
 def test_nothing_of_the_removed_rows_is_left_and_nothing_compiles_again(fitted):

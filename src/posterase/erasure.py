@@ -439,6 +439,13 @@ def erase(
     return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key, own.least_ess)
 
 
+def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Eraser], list[Objection]]:
+    """The methods that `erase` would try, in order; and what speaks against anything but a refit."""
+    doubts = _doubts(draws, chain_agreement(draws), policy, 0.0)
+    methods = _ladder(None, policy, model)
+    return [each for each in methods if not doubts or isinstance(each, Refit)], doubts
+
+
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
     """The rows that were meant; refused where kept rows would go on holding their values."""
     table = table_of(model.data, model.present) if draws.container is None else draws.container.table

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -63,7 +63,8 @@ def discover(
     trace = _trace(function, *jax.tree.unflatten(structure, leaves))
     sampled = _check_sites(trace, given)
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
-    sites, blocks = _rows_of(trace, row_dim)
+    factors = _row_factors(trace, function, structure, leaves)
+    sites, blocks = _rows_of(trace, row_dim, factors)
     one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
     program = NumPyroProgram(
         function=function,
@@ -83,7 +84,6 @@ def discover(
     draw = Draw(one, _transforms(program, one, kept))
     program = with_arguments(program, draw, kept, frozenset(shared))
     _check_observed(program, one, kept)
-    _check_factors(program, trace)
     program, remarks = with_rows_found(program, draw, kept)
     model = BridgedModel(program, kept, draw.transforms)
     return model, (*remarks, *_remarks(model, trace, draw, kept, leaves))
@@ -152,17 +152,67 @@ def _check_sites(trace: dict[str, Any], given: frozenset[str]) -> dict[str, Any]
     return latent
 
 
-def _rows_of(trace: dict[str, Any], wanted: Sequence[str]) -> tuple[tuple[Site, ...], tuple[tuple[str, int], ...]]:
-    """Observed sites with their axes of rows, and the axes."""
+def _row_factors(
+    trace: dict[str, Any], function: Callable[..., Any], structure: Any, leaves: Sequence[Any]
+) -> frozenset[str]:
+    """Factors with a value for each row: they look at the rows' data, or are in a plate of observed sites."""
+    factors = {name: _log_factor(site) for name, site in trace.items() if _is_factor(site)}
+    found = {
+        name
+        for name, values in factors.items()
+        if any(_changes(name, trace, function, structure, leaves, n) for n in set(values.shape) - {1})
+    }
+    plates = {frame.name for site in _observed_sites(trace, found).values() for frame in site["cond_indep_stack"]}
+    return frozenset(
+        {name for name in factors if plates & {frame.name for frame in trace[name]["cond_indep_stack"]}} | found
+    )
+
+
+def _changes(
+    factor: str,
+    trace: dict[str, Any],
+    function: Callable[..., Any],
+    structure: Any,
+    leaves: Sequence[Any],
+    size: int,
+) -> bool:
+    """Whether a factor changes with the entries of arguments that have this many along an axis."""
+    for i, leaf in enumerate(leaves):
+        for axis, length in enumerate(leaf.shape if isinstance(leaf, jax.Array) else ()):
+            if length == size:
+                first = jnp.take(leaf, jnp.array([0]), axis=axis)
+                changed = [*leaves[:i], jnp.broadcast_to(first, leaf.shape), *leaves[i + 1 :]]
+                other = _trace(function, *jax.tree.unflatten(structure, changed)).get(factor)
+                if other is None or not np.array_equal(_log_factor(other), _log_factor(trace[factor]), equal_nan=True):
+                    return True
+    return False
+
+
+def _log_factor(site: Any) -> Array:
+    return jnp.asarray(site["fn"].log_prob(site["value"]))
+
+
+def _observed_sites(trace: dict[str, Any], factors: Collection[str]) -> dict[str, Any]:
+    """Observed sites, and after them these factors: the first rows are those of observed sites."""
+    sites = {name: site for name, site in trace.items() if site["type"] == "sample" and site["is_observed"]}
+    values = {name: site for name, site in sites.items() if not _is_factor(site)}
+    return {**values, **{name: site for name, site in sites.items() if name in factors}}
+
+
+def _rows_of(
+    trace: dict[str, Any], wanted: Sequence[str], factors: frozenset[str]
+) -> tuple[tuple[Site, ...], tuple[tuple[str, int], ...]]:
+    """Observed sites, and factors of rows, with their axes of rows; and the axes."""
     blocks: dict[str, int] = {}
     unnamed: dict[int, str] = {}
     found = []
-    observed = {n: s for n, s in trace.items() if s["type"] == "sample" and s["is_observed"] and not _is_factor(s)}
-    factors = [name for name, site in trace.items() if site["type"] == "sample" and _is_factor(site)]
-    if not observed and factors:
+    observed = _observed_sites(trace, factors)
+    sums = [name for name, site in trace.items() if _is_factor(site)]
+    if not observed and sums:
         raise UnsupportedModelError(
-            f"the model has no observed site, only factors ({', '.join(factors)}): no row can be told apart in them.",
-            "write the likelihood as observed sites: numpyro.sample(name, distribution, obs=values), in a plate.",
+            f"the model has no observed site, only factors ({', '.join(sums)}): no row can be told apart in them.",
+            "give numpyro.factor one value per row instead of their sum (leave out .sum()), in the plate of the rows. "
+            "The posterior is the same: pass that model with draws=mcmc.get_samples(group_by_chain=True).",
         )
     if not observed:
         raise UnsupportedModelError(
@@ -224,7 +274,8 @@ def _named(distribution: Any) -> str:
 
 
 def _is_factor(site: Any) -> bool:
-    return bool(site["infer"].get("is_auxiliary")) and jnp.size(site["value"]) == 0
+    """Whether a site is a `numpyro.factor`."""
+    return site["type"] == "sample" and bool(site["infer"].get("is_auxiliary")) and jnp.size(site["value"]) == 0
 
 
 def _row_latents(sampled: dict[str, Any], blocks: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
@@ -276,18 +327,6 @@ def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Arra
                 "pass observed values as an argument of the model, one entry a row; a time series whose values are "
                 "covariates of later ones as a pe.MaskedModel.",
             )
-
-
-def _check_factors(program: NumPyroProgram, trace: dict[str, Any]) -> None:
-    """A factor is part of the prior, if it has nothing to do with rows; `with_arguments` has made sure of that."""
-    for name, site in trace.items():
-        if site["type"] == "sample" and site["is_observed"] and _is_factor(site):
-            plates = [frame.name for frame in site["cond_indep_stack"] if frame.name in dict(program.blocks)]
-            if plates:
-                raise UnsupportedModelError(
-                    f"the factor {name!r} is in the plate of the rows, {plates[0]!r}, and has no observed value.",
-                    "write it as an observed site: numpyro.sample(name, distribution, obs=values).",
-                )
 
 
 def _transforms(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> dict[str, Transform]:

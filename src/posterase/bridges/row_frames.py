@@ -229,7 +229,7 @@ def _of_pandas(series: pd.Series) -> Column:
 def _of_nullable(series: pd.Series, missing: Bool[np.ndarray, " rows"]) -> Shaped[np.ndarray, " rows"]:
     """Numbers or truth values with a mask of missing ones."""
     if not missing.any():
-        return series.to_numpy(dtype=series.dtype.numpy_dtype)  # type: ignore[union-attr]
+        return series.to_numpy(dtype=series.dtype.numpy_dtype)
     if pd.api.types.is_bool_dtype(series.dtype):
         values = series.to_numpy(dtype=object, na_value=None)
         return np.asarray(values)

@@ -25,8 +25,16 @@ from posterase.bridges.assembly import changed, same
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.pystan_cache import delete_cached_chains, describe_cached_chains
 from posterase.bridges.row_frames import describe_rows, read_frames
+from posterase.bridges.stan_computed import find_computed
 from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length, packed
-from posterase.bridges.stan_model import Host, Parameter, StanModel, check_same_parameters, unconstrained
+from posterase.bridges.stan_model import (
+    Computed,
+    Host,
+    Parameter,
+    StanModel,
+    check_same_parameters,
+    unconstrained,
+)
 from posterase.bridges.stan_programs import (
     BridgeStanProgram,
     Data,
@@ -59,6 +67,11 @@ ELSEWHERE = 0.3
 """Unconstrained parameters are moved by this to see whether Stan finds them again."""
 
 UNNOTED = "whether the data are those of the fit could not be checked: the draws came without data and log densities"
+
+ANEW = (
+    "the program does not compute them for the kept rows as they are stored. To get them back, run its generated "
+    "quantities on the kept data with the new draws (generate_quantities in CmdStan)"
+)
 
 LIBRARIES = (".so", ".dylib", ".dll")
 
@@ -102,8 +115,8 @@ def from_stan(
     Returns
     -------
     model
-        For `pe.erase` and every eraser; `model.calls` says how often Stan was called. Transformed parameters are no
-        parameters: they come out computed anew. Generated quantities do not come out.
+        For `pe.erase` and every eraser; `model.calls` says how often Stan was called. Transformed parameters and
+        generated quantities are no parameters: they come out computed anew, with the kept rows.
     draws
         The draws, in the container that they go out in again.
     """
@@ -115,7 +128,7 @@ def from_stan(
     size, default = _size(arrays, n_rows, subset is not None)
     compiled = PyStanProgram(source) if isinstance(source, str) else BridgeStanProgram(source)
     posterior = compiled.with_data(arrays)
-    parameters, transformed = _kinds(posterior, groups["posterior"])
+    parameters = _parameters(posterior, groups["posterior"])
     cut: Subset = subset if subset is not None else default  # type: ignore[assignment] # one of them is there
     host = Host(compiled, cut, parameters)
     thetas = _unconstrained(host, posterior, groups["posterior"])
@@ -123,14 +136,14 @@ def from_stan(
     if isinstance(source, str):
         remarks += describe_cached_chains(source)
     fewer, told = _check_subset(host, arrays, posterior, size)
-    alike = [name for name in transformed if posterior.shapes[name] == fewer.shapes.get(name)]
+    computed = find_computed(posterior, fewer, groups, thetas[0], size)
     spread = thetas.std(axis=0)
     model = StanModel(
         data=jnp.asarray(packed(arrays)),
         present=jnp.ones(size, bool),
         transforms={},
         scales=jnp.asarray(np.where(spread > 0, spread, 1)),
-        host=Host(compiled, cut, parameters, alike),
+        host=Host(compiled, cut, parameters, computed),
     )
     return model, describe_rows(_inside(model, arrays, groups, size, preprocessing, remarks + told), frames)
 
@@ -248,11 +261,11 @@ def _dataset(arrays: Mapping[str, Any]) -> xr.Dataset:
 # --- the program's parameters
 
 
-def _kinds(posterior: StanPosterior, drawn: xr.Dataset) -> tuple[list[Parameter], list[str]]:
-    """The parameters, which there must be draws of, and the transformed ones that there are."""
+def _parameters(posterior: StanPosterior, drawn: xr.Dataset) -> list[Parameter]:
+    """The parameters, which there must be draws of."""
     shapes = posterior.shapes
     given = {str(name): values.shape[2:] for name, values in drawn.data_vars.items()}
-    names, transformed = (posterior.names(kind) for kind in ("parameters", "transformed"))
+    names = posterior.names("parameters")
     if not names:
         raise UnsupportedModelError("the program has no parameters.", "there is nothing to erase from.")
     if any(given.get(name) != shapes[name] for name in names):
@@ -265,8 +278,7 @@ def _kinds(posterior: StanPosterior, drawn: xr.Dataset) -> tuple[list[Parameter]
             "declare its parts; among transformed parameters, compute it in the model block instead.",
         )
     free = Counter(each.split(".")[0] for each in posterior.elements("unconstrained"))
-    parameters = [Parameter(name, shapes[name], free[name]) for name in names]
-    return parameters, [name for name in transformed[len(names) :] if given.get(name) == shapes[name]]
+    return [Parameter(name, shapes[name], free[name]) for name in names]
 
 
 def _unconstrained(host: Host, posterior: StanPosterior, drawn: xr.Dataset) -> Float[np.ndarray, "n d"]:
@@ -397,19 +409,19 @@ def _inside(
     """The draws of the parameters, in the container that they go out in again."""
     names = [each.name for each in model.host.parameters]
     drawn = groups["posterior"].transpose(*SAMPLE_DIMS, ...)
-    groups = {**groups, "posterior": drawn[[*names, *model.host.transformed]]}
+    computed = model.host.computed
+    groups = {**groups, "posterior": drawn[[*names, *computed["posterior"]]]}
     left_out = [
         str(name) for name, values in drawn.data_vars.items() if name not in groups["posterior"] and values.size
     ]
     if left_out:
-        anew = "run the program's generated quantities on the kept data"
-        remarks += (f"left out of the posterior: {', '.join(left_out)}; {anew}",)
+        remarks += (f"left out of the posterior: {', '.join(left_out)}; {ANEW}",)
     columns: dict[str, Any] = {}
     for name, values in arrays.items():
         if values.ndim and len(values) == size:
             columns |= columns_of(name, values)
     own = frozenset(str(dim) for name in names for dim in drawn[name].dims[2:])
-    axes = axes_of({ROWS: 0}, [(ROWS, size)], groups, own)
+    axes = axes_of(_row_dims(computed, groups), [(ROWS, size)], groups, own)
     table = labelled([Block(ROWS, size, (), columns)], axes, groups, first=1)
     container = make_container(
         groups,
@@ -418,8 +430,19 @@ def _inside(
         axes,
         preprocessing,
         model=model,
-        computable={"posterior": frozenset(model.host.transformed)},
+        computable={group: frozenset(found) for group, found in computed.items()},
         remarks=remarks,
         first_group=1,
     )
     return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
+
+
+def _row_dims(computed: Mapping[str, Mapping[str, Computed]], groups: Mapping[str, xr.Dataset]) -> dict[str, int]:
+    """The names that the axis of rows goes by."""
+    found = {ROWS: 0}
+    for group, variables in computed.items():
+        for name, each in variables.items():
+            if each.row_axis is not None:
+                dims = groups[group][name].transpose(*SAMPLE_DIMS, ...).dims
+                found[str(dims[len(SAMPLE_DIMS) + each.row_axis])] = 0
+    return found

@@ -165,18 +165,19 @@ void pe_gradient(void *program, const double *thetas, int n, double *slopes) {
   }
 }
 
-// Parameters on their own scale, and transformed ones after them where asked for; not a number where Stan refuses.
-void pe_constrain(void *program, const double *thetas, int n, int transformed, int width, double *values) {
+// Parameters on their own scale. Transformed ones follow where `kind` is 2 or 3, and generated quantities, with random
+// numbers by this seed, where it is 3. Not a number where Stan refuses.
+void pe_constrain(void *program, const double *thetas, int n, int kind, unsigned int seed, int width, double *values) {
   prepare();
   auto &model = *static_cast<Model *>(program);
   const int d = static_cast<int>(model.num_params_r());
-  auto random = stan::services::util::create_rng(1, 1);
+  auto random = stan::services::util::create_rng(seed, 1);
   std::stringstream ignored;
   for (int i = 0; i < n; ++i) {
     double *row = values + static_cast<size_t>(i) * width;
     try {
       Eigen::VectorXd theta = Vector(thetas + static_cast<size_t>(i) * d, d), found;
-      model.write_array(random, theta, found, transformed != 0, false, &ignored);
+      model.write_array(random, theta, found, kind > 1, kind > 2, &ignored);
       std::copy(found.data(), found.data() + width, row);
     } catch (const std::exception &) {
       std::fill(row, row + width, std::numeric_limits<double>::quiet_NaN());

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
+import types
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -51,15 +53,28 @@ class Parameter(NamedTuple):
         return int(np.prod(self.shape, dtype=int))
 
 
+class Computed(NamedTuple):
+    """A variable that the program computes: a transformed parameter or a generated quantity."""
+
+    name: str
+    """In the program."""
+    row_axis: int | None
+    """Its axis of rows, if it has one."""
+
+
 class Host:
     """The program on the host, with how its data are cut: what of a model does not change from request to request."""
 
     def __init__(
-        self, program: StanProgram, subset: Subset, parameters: Sequence[Parameter], transformed: Sequence[str] = ()
+        self,
+        program: StanProgram,
+        subset: Subset,
+        parameters: Sequence[Parameter],
+        computed: Mapping[str, Mapping[str, Computed]] = types.MappingProxyType({}),
     ):
         self.program, self.subset, self.parameters = program, subset, tuple(parameters)
-        self.transformed = tuple(transformed)
-        """Transformed parameters that there are draws of, and that do not depend on how many rows there are."""
+        self.computed = computed
+        """What the program computes of the variables that came with the draws, by group and by their name there."""
         self._last: tuple[tuple[bytes, bytes], StanPosterior] | None = None
 
     @property
@@ -257,13 +272,29 @@ class StanModel(AbstractModel):
     def computed(
         self, group: str, params: PyTree, names: Sequence[str]
     ) -> dict[str, Float[np.ndarray, "chain draw ..."]]:
-        """Transformed parameters, of the group `posterior`, at draws `(chain, draw, …)`."""
+        """Transformed parameters and generated quantities at draws `(chain, draw, …)`, by their names in a group.
+
+        Entries of absent rows are not a number. Random numbers follow from the draws: they are the same every time.
+        """
         host, posterior = self.host, self.posterior()
+        wanted = {name: host.computed[group][name] for name in names}
         flat = host.flat({name: np.asarray(leaf, float) for name, leaf in params.items()}, 2)
         thetas, _ = unconstrained(host, posterior, np.ascontiguousarray(flat.reshape(-1, host.numbers)))
-        values = posterior.constrain(thetas, True).reshape(*flat.shape[:2], -1)
-        shapes = {name: posterior.shapes[name] for name in posterior.names("transformed")}
-        return {name: leaf for name, leaf in host.named(values, shapes).items() if name in names}
+        transformed = posterior.names("transformed")
+        kind = "transformed" if all(each.name in transformed for each in wanted.values()) else "everything"
+        values = posterior.constrain(thetas, kind, zlib.crc32(flat.tobytes())).reshape(*flat.shape[:2], -1)
+        found = host.named(values, {name: posterior.shapes[name] for name in posterior.names(kind)})
+        return {name: self._among_all_rows(found[each.name], each.row_axis) for name, each in wanted.items()}
+
+    def _among_all_rows(self, values: Float[np.ndarray, "..."], row_axis: int | None) -> Float[np.ndarray, "..."]:
+        """A variable of the present rows with places for the absent ones."""
+        if row_axis is None:
+            return values
+        present = np.asarray(self.present)
+        axis = row_axis + 2
+        whole = np.full((*values.shape[:axis], len(present), *values.shape[axis + 1 :]), np.nan)
+        np.moveaxis(whole, axis, 0)[present] = np.moveaxis(values, axis, 0)
+        return whole
 
     # --- rows
 

@@ -74,8 +74,11 @@ class StanPosterior(abc.ABC):
         """Its gradient, Jacobian included; not a number where Stan has none."""
 
     @abc.abstractmethod
-    def constrain(self, thetas: Table, transformed: bool = False) -> Table:
-        """Parameters on their own scale; and transformed parameters after them."""
+    def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
+        """Parameters on their own scale, and what follows them, by `kind` as for `elements`.
+
+        `seed` is that of the random numbers in generated quantities.
+        """
 
     @abc.abstractmethod
     def unconstrain(self, params: Table) -> tuple[Table, str]:
@@ -196,7 +199,7 @@ class PyStanPosterior(StanPosterior):
         self.library, self.calls, self.program = library, calls, ctypes.c_void_p(program)
         weakref.finalize(self, library.pe_free, self.program)
         self.dimension = len(self.elements("unconstrained"))
-        self.widths = [len(self.elements(kind)) for kind in ("parameters", "transformed")]
+        self.widths = {kind: len(self.elements(kind)) for kind in KINDS}
 
     def elements(self, kind: str) -> list[str]:
         length = self.library.pe_names(self.program, KINDS.index(kind), None, 0)
@@ -216,23 +219,23 @@ class PyStanPosterior(StanPosterior):
         self.library.pe_gradient(self.program, thetas, len(thetas), slopes)
         return slopes
 
-    def constrain(self, thetas: Table, transformed: bool = False) -> Table:
+    def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
         self.calls["constrain"] += len(thetas)
-        width = self.widths[transformed]
+        width = self.widths[kind]
         values = np.empty((len(thetas), width))
-        self.library.pe_constrain(self.program, thetas, len(thetas), int(transformed), width, values)
+        self.library.pe_constrain(self.program, thetas, len(thetas), KINDS.index(kind), seed, width, values)
         return values
 
     def unconstrain(self, params: Table) -> tuple[Table, str]:
         self.calls["unconstrain"] += len(params)
         thetas, message = np.empty((len(params), self.dimension)), ctypes.create_string_buffer(ROOM)
-        given = params, len(params), self.widths[0]
+        given = params, len(params), self.widths["parameters"]
         self.library.pe_unconstrain(self.program, *given, thetas, message, ROOM)
         return thetas, message.value.decode(errors="replace")
 
     def sample(self, seed: int, chain: int, start: Mapping[str, Any], draws: int, warmup: int) -> Table:
         """One chain, its warm-up first."""
-        width = len(OF_SAMPLER) + len(self.elements("everything"))
+        width = len(OF_SAMPLER) + self.widths["everything"]
         values, message = np.empty((warmup + draws, width)), ctypes.create_string_buffer(ROOM)
         initial = as_json({name: np.asarray(each) for name, each in start.items()})
         settings = (seed, chain, warmup, draws, ctypes.c_double(0.8), 10)
@@ -280,7 +283,7 @@ def _loaded(path: str) -> ctypes.CDLL:
     library.pe_names.argtypes = [pointer, number, text, number]
     library.pe_density.argtypes, library.pe_density.restype = [pointer, DOUBLES, number, number, DOUBLES], None
     library.pe_gradient.argtypes, library.pe_gradient.restype = [pointer, DOUBLES, number, DOUBLES], None
-    library.pe_constrain.argtypes = [pointer, DOUBLES, number, number, number, DOUBLES]
+    library.pe_constrain.argtypes = [pointer, DOUBLES, number, number, ctypes.c_uint, number, DOUBLES]
     library.pe_unconstrain.argtypes = [pointer, DOUBLES, number, number, DOUBLES, text, number]
     library.pe_stop.argtypes = [number]
     for function in (library.pe_constrain, library.pe_unconstrain, library.pe_stop):
@@ -422,12 +425,14 @@ class BridgeStanPosterior(StanPosterior):
         self.calls["gradient"] += len(thetas)
         return np.array([one(np.asarray(theta, float)) for theta in thetas])
 
-    def constrain(self, thetas: Table, transformed: bool = False) -> Table:
-        width = self.model.param_num(include_tp=transformed)
+    def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
+        wanted = {"include_tp": kind != "parameters", "include_gq": kind == "everything"}
+        width = self.model.param_num(**wanted)
+        random = self.model.new_rng(seed) if kind == "everything" else None
 
         def one(theta: Any) -> Any:
             try:
-                return np.array(self.model.param_constrain(theta, include_tp=transformed))
+                return np.array(self.model.param_constrain(theta, **wanted, rng=random))
             except RuntimeError:
                 return np.full(width, np.nan)
 
