@@ -17,6 +17,7 @@ import posterase as pe
 from posterase import errors
 from posterase.precision import numbers_as_arrays
 from posterase.sampling import batches
+from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.mixing import chain_agreement, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
@@ -431,3 +432,23 @@ def test_nuts_starts_from_float32_where_jax_has_64_bits(x64):
     initial = {"beta": np.zeros((2, 3), np.float32)}
     drawn = pe.nuts(0, model, initial, 4, warmup=20).draws
     assert drawn.params["beta"].dtype == np.float64
+
+
+def test_effective_draws_are_those_of_arviz():
+    """Autocorrelated in both directions, skewed, discrete, with a chain apart, an odd length, a constant element."""
+    rng = np.random.default_rng(0)
+    x, noise = np.zeros((3, 301, 12)), rng.normal(size=(3, 301, 12))
+    for t in range(1, 301):
+        x[:, t] = np.linspace(-0.9, 0.97, 12) * x[:, t - 1] + noise[:, t]
+    x[..., 3], x[..., 7] = np.exp(x[..., 3]), np.round(x[..., 7])
+    x[0, :, 5] += 3
+    draws = pe.Draws({f"x{i}": x[..., i] for i in range(12)} | {"constant": np.ones((3, 301))})
+    for name, ours in effective_draws(draws).items():
+        values = np.asarray(draws.params[name], np.float64)
+        options = {"chain_axis": 0, "draw_axis": 1}
+        if name == "constant":
+            assert ours == np.inf
+            continue
+        bulk = array_stats.ess(values, method="bulk", **options)
+        tail = array_stats.ess(values, method="tail", prob=(0.05, 0.95), **options)
+        np.testing.assert_allclose(ours, min(bulk, tail), rtol=1e-3)

@@ -67,6 +67,7 @@ from posterase.policy import (
 from posterase.progress import shown
 from posterase.removal import Removal
 from posterase.rows import table_of
+from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes
 from posterase.stored_likelihoods import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.streams import raises_read_errors
@@ -91,6 +92,10 @@ OUTPUT = 2**31 - 1
 
 ALLOW = "allow a refit: policy=pe.Policy(refit=True)."
 ADD = "add pe.Refit() to rungs."
+UNIDENTIFIED = (
+    "the identity of the rows was not checked: the draws came without the data of the fit, and other rows in their "
+    "order would not show"
+)
 FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws of some parameter"
 DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parameter"
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
@@ -403,7 +408,7 @@ def erase(
     doubts = _doubts(draws, agreement, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
-    had = parameter_ess(draws)
+    had = effective_draws(draws) if draws.log_weights is None else parameter_ess(draws)
     own = policy.for_draws(had, can_move=not isinstance(model, StoredLikelihoods))
     tried: list[Rung] = []
     with devices.over(mesh), shown("erasing", len(climbed), progress) as report:
@@ -420,12 +425,15 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    verdict = _verdict(tried, draws, had, own, doubts, _weaknesses(had, agreement), way_out)
+    notes = _weaknesses(had, agreement)
+    if came is None and not isinstance(model, StoredLikelihoods):
+        notes = (*notes, UNIDENTIFIED)
+    verdict = _verdict(tried, draws, had, own, doubts, notes, way_out)
     output = tried[-1].output if tried and verdict.accepted else None
     if came is not None and output is not None:
         assert output.draws.container is not None
-        notes = output.draws.container.told(came, output.draws.params)
-        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *notes))
+        told = output.draws.container.told(came, output.draws.params)
+        verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *told))
         settled = dataclasses.replace(output, draws=output.draws.settled())
         tried[-1] = dataclasses.replace(tried[-1], output=settled)
     last = tried[-1].evidence if tried else None

@@ -28,28 +28,22 @@ from jaxtyping import Array, Float, Int, Key
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
-from posterase.erasers.refit import CHAINS, FEWEST_DRAWS
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
-from posterase.numerics.cost import Cost
+from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.refresh import Plan, Tuned, refresh
-from posterase.numerics.weights import base_weights, first_half, parameter_ess
+from posterase.numerics.weights import base_weights, first_half
 from posterase.origins import Origin
 from posterase.policy import Objection, Policy
 from posterase.removal import Removal
+from posterase.sampling.effective_draws import effective_draws
 from posterase.stored_likelihoods import StoredLikelihoods
 
 SHARES = tuple(eighths / 8 * 0.5**power for power in range(12) for eighths in (8, 7, 6, 5))
 """Shares of the draws that went in which may come out."""
 
 MOST_OF_A_REFIT = 0.5
-REFIT_WARMUP = 500
-REFIT_LEAPFROGS, HARD_REFIT_LEAPFROGS = 2.2, 4.4
-"""A draw by NUTS takes at least so many times the leapfrog steps of a trajectory of length π/2; the second where one
-such trajectory does not forget the start. Measured: 6.6 for 3 on a logistic regression; 19 for 4 and 25 for 3.5 on
-hierarchies, centred and not."""
-
 TOLERANCE = 4.0
 """Moves are given up where they take this many times what was predicted."""
 
@@ -162,16 +156,14 @@ def _moved(
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    output = Output(fresh, request.kept, "moved", parameter_ess(fresh), moved.cost, moved.correlation)
+    output = Output(fresh, request.kept, "moved", effective_draws(fresh), moved.cost, moved.correlation)
     return output if shape[1] == length else _because(output, draws, ALL_TOO_EXPENSIVE)
 
 
 def _refit_gradients(draws: Draws, tuned: Tuned) -> float:
     """What a refit by NUTS takes at least."""
-    n = draws.n_chains * draws.n_draws
-    chains = draws.n_chains if draws.n_chains in CHAINS and draws.n_draws >= FEWEST_DRAWS else 4
-    per_leapfrog = REFIT_LEAPFROGS if tuned.sweeps == 1 else HARD_REFIT_LEAPFROGS
-    return (n + chains * REFIT_WARMUP) * per_leapfrog * float(tuned.leapfrogs.mean())
+    leapfrogs = (REFIT_LEAPFROGS if tuned.sweeps == 1 else HARD_REFIT_LEAPFROGS) * float(tuned.leapfrogs.mean())
+    return refit_transitions(draws.n_chains, draws.n_draws) * leapfrogs
 
 
 def _resampled(
@@ -215,7 +207,7 @@ def _subset(random: np.random.Generator, method: Eraser, erased: Erased, request
     model = request.kept
     if isinstance(model, StoredLikelihoods):
         model = model.at_draws(places, subset)
-    ess = parameter_ess(subset)
+    ess = effective_draws(subset)
     few = request.policy.too_few(ess)
     if few:
         reason = f"of a subset selected by the weights: {few[0].reason}"

@@ -17,7 +17,7 @@ from posterase.draws import Draws
 from posterase.errors import DataChangedError
 from posterase.rows import Block, columns_of
 
-UNCHECKED = "whether the data are those of the fit could not be checked: the draws came without observed data"
+UNCHECKED = "the identity of the rows was not checked: the draws came without observed data and log-likelihoods"
 
 LIKELIHOOD_RTOL, LIKELIHOOD_ATOL = 5e-3, 2e-2
 """How far a log-likelihood may be from the stored one, which was computed in float32 or by another program."""
@@ -47,9 +47,9 @@ class Posterior:
         """The draws of a model's parameters, in the container that they go out in again."""
         program, posterior = model.program, self.draws
         one = self.one(program.latents)
-        remarks += check_data(model.observed(one), self.groups)
+        unchecked = check_data(model.observed(one), self.groups)
         _check_arguments(model, self.groups)
-        _check_log_likelihoods(model, one, self.groups)
+        remarks += () if _check_log_likelihoods(model, one, self.groups) else unchecked
         names = list(program.latents)
         computed = [name for name in program.deterministic if name in posterior]
         groups = {**self.groups, "posterior": posterior[[*names, *computed]]}
@@ -94,19 +94,24 @@ def _check_arguments(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> N
                 raise changed(f"data {argument.name}", before, np.asarray(now))
 
 
-def _check_log_likelihoods(model: BridgedModel, one: Mapping[str, Any], groups: Mapping[str, xr.Dataset]) -> None:
-    """Stored log-likelihoods are the model's, row by row: this sees rows in another order, which sums do not."""
+def _check_log_likelihoods(model: BridgedModel, one: Mapping[str, Any], groups: Mapping[str, xr.Dataset]) -> bool:
+    """Check that stored log-likelihoods are the model's, row by row, which sees another order of the rows.
+
+    Whether there were any for all rows.
+    """
     stored = groups.get("log_likelihood", xr.Dataset())
     sites = model.program.sites
     shapes = {str(name): values.transpose(*SAMPLE_DIMS, ...).shape[2:] for name, values in stored.data_vars.items()}
     comparable = model.computable("log_likelihood", shapes)
     if not comparable:
-        return
+        return False
     params = {name: jnp.asarray(leaf) for name, leaf in one.items()}
+    complete = True
     now = np.split(row_values(model, params)[1], np.cumsum([size for _, size in model.program.blocks])[:-1])
     for block, (dim, size) in enumerate(model.program.blocks):
         own = [site for site in sites if site.block == block]
         if not all(site.name in comparable for site in own):
+            complete = False
             continue
         before = np.zeros(size)
         for site in own:
@@ -119,6 +124,7 @@ def _check_log_likelihoods(model: BridgedModel, one: Mapping[str, Any], groups: 
                 f"values along {dim!r} differ.",
                 "pass the model and the data of the fit, rows in the same order.",
             )
+    return complete
 
 
 def check_data(observed: Mapping[str, Shaped[np.ndarray, "..."]], groups: Mapping[str, xr.Dataset]) -> tuple[str, ...]:

@@ -67,6 +67,10 @@ ELSEWHERE = 0.3
 """Unconstrained parameters are moved by this to see whether Stan finds them again."""
 
 UNNOTED = "whether the data are those of the fit could not be checked: the draws came without data and log densities"
+UNIDENTIFIED = (
+    "the identity of the rows was not checked: log densities are those of the fit, which other rows in their order "
+    "would not change"
+)
 
 ANEW = (
     "the program does not compute them for the kept rows as they are stored. To get them back, run its generated "
@@ -133,6 +137,8 @@ def from_stan(
     host = Host(compiled, cut, parameters)
     thetas = _unconstrained(host, posterior, groups["posterior"])
     remarks = _check_noted(posterior, groups, thetas)
+    if data is None:  # they came with the program
+        remarks = tuple(each for each in remarks if each != UNIDENTIFIED)
     if isinstance(source, str):
         remarks += describe_cached_chains(source)
     fewer, told = _check_subset(host, arrays, posterior, size)
@@ -395,7 +401,7 @@ def _check_noted(posterior: StanPosterior, groups: Mapping[str, xr.Dataset], the
             "than a constant.",
             "pass the program and the data that the draws were fitted with.",
         )
-    return ()
+    return () if any(group in groups for group in DATA_GROUPS) else (UNIDENTIFIED,)
 
 
 def _inside(

@@ -21,17 +21,13 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, Judgement
 from posterase.erasers.evidence import Evidence
 from posterase.model import AbstractModel
-from posterase.numerics.cost import Cost
+from posterase.numerics.cost import REFIT_WARMUP, Cost, refit_chains
 from posterase.origins import Origin
 from posterase.removal import Removal
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
-
-CHAINS = range(2, 65)
-FEWEST_DRAWS = 100
-"""Draws in so many chains of at least so many draws are refitted in like chains, others in four."""
 
 MOST_RHAT = 1.02
 """R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
@@ -75,7 +71,7 @@ class Refit(Eraser):
     origin: ClassVar[Origin] = "refitted"
     samples_anew: ClassVar[bool] = True
     sampler: Sampler | None = None
-    warmup: int = eqx.field(default=500, static=True)
+    warmup: int = eqx.field(default=REFIT_WARMUP, static=True)
     thin: int = eqx.field(default=1, static=True)
 
     def __check_init__(self) -> None:
@@ -90,8 +86,7 @@ class Refit(Eraser):
     def refit(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, starts: Draws) -> Erased:
         """The same from other draws, shaped alike: nearer ones, that were moved."""
         kept = model.without(removal)
-        alike = draws.n_chains in CHAINS and draws.n_draws >= FEWEST_DRAWS
-        chains = draws.n_chains if alike else 4
+        chains = refit_chains(draws.n_chains, draws.n_draws)
         length = max(-(-draws.n_chains * draws.n_draws // chains), 4)
         pick, run = jax.random.split(key)
         places = jax.random.choice(pick, draws.n_chains * draws.n_draws, (chains,), p=starts.weights.ravel())

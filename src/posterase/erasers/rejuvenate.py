@@ -43,7 +43,7 @@ from posterase.erasers.transport import Transport, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
-from posterase.numerics.cost import Cost
+from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMCMoves, Moves, move
 from posterase.numerics.paths import Path, next_step
@@ -110,12 +110,14 @@ class RejuvenateDiagnostics:
 
     @property
     def pareto_k(self) -> float:
-        """The worst stage's."""
-        return max(stage.pareto_k for stage in self.stages)
+        """The worst stage's; not a number where there was none."""
+        return max((stage.pareto_k for stage in self.stages), default=float("nan"))
 
     @property
     def brief(self) -> str:
         """The figures that matter most."""
+        if not self.stages:
+            return "no stage"
         last = self.stages[-1]
         return f"{len(self.stages)} stage(s), acceptance {last.acceptance:.2f}, correlation left {last.correlation:.2f}"
 
@@ -144,8 +146,11 @@ class Rejuvenate(Eraser):
     correlation
         Moves at the end of the path stop where no parameter remembers more than this of where it was.
     max_moves, max_stages, max_gradients
-        When to give up: moves a stage, stages, gradients a draw. A refit by NUTS takes some ten to fifty of these, and
-        paths of more than a hundred have lost a heavy tail on their way.
+        When to give up: moves per stage, stages, gradients per draw. A refit by NUTS takes ten to fifty gradients per
+        draw, and paths of more than a hundred have lost a heavy tail on their way.
+    most_of_a_refit
+        With `HMCMoves` the path is given up, before it starts or on its way, where it is predicted to cost more than
+        this share of a refit.
     """
 
     origin: ClassVar[Origin] = "moved"
@@ -156,6 +161,7 @@ class Rejuvenate(Eraser):
     max_moves: int = eqx.field(default=32, static=True)
     max_stages: int = eqx.field(default=40, static=True)
     max_gradients: int = eqx.field(default=100, static=True)
+    most_of_a_refit: float = eqx.field(default=1.0, static=True)
 
     def __check_init__(self) -> None:
         if self.start is not None:
@@ -167,6 +173,8 @@ class Rejuvenate(Eraser):
         whole_number("max_moves", self.max_moves, 1)
         whole_number("max_stages", self.max_stages, 1)
         whole_number("max_gradients", self.max_gradients, 1)
+        if not self.most_of_a_refit > 0:
+            raise InvalidOptionError(f"most_of_a_refit is {self.most_of_a_refit!r}.", "use a positive number.")
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         first, walk = jax.random.split(key)
@@ -183,8 +191,7 @@ class Rejuvenate(Eraser):
     ) -> Erased:
         """The path, from draws that have been transported, or not."""
         walk = _Walk(self, key, model, draws, removal, moved)
-        most = self.max_gradients * walk.n
-        while walk.at < 1 and len(walk.stages) < self.max_stages and walk.cost.gradients < most and not walk.stuck:
+        while walk.at < 1 and len(walk.stages) < self.max_stages and not walk.is_expensive() and not walk.stuck:
             walk.stage()
         return walk.finish()
 
@@ -221,6 +228,9 @@ class _Walk:
                 self.maps = jax.tree.map(lambda *leaves: np.stack(leaves), *moved.fitted.maps)
         self.raw, self.base = ratios, base
         self.at, self.stuck, self.unsettled = 0.0, False, 0.0
+        self.passes_moved = 0.0  # moves so far, each counted with its passes over the rows
+        transitions = refit_transitions(draws.n_chains, draws.n_draws)
+        self.most_moves = options.most_of_a_refit * HARD_REFIT_LEAPFROGS * transitions / self.n
         self.stages: list[Stage] = []
         self.log_ratio: list[Estimate] = []
         self.epsilon: Estimate | None = None
@@ -235,6 +245,21 @@ class _Walk:
         self.thetas = thetas[order].reshape(2, half, -1)
         self.ratios = ratios.ravel()[order].reshape(2, half)
         self.ancestors = order.reshape(2, half)
+
+    def is_expensive(self) -> bool:
+        """Whether the path has cost, or will cost, more than a refit: both in moves of every draw.
+
+        A trajectory of NUTS takes about as many gradients as several of these moves, so that the number of gradients
+        per move cancels. What is ahead takes at least one move per stage, and stages are not expected to become longer.
+        """
+        if self.cost.gradients >= self.options.max_gradients * self.n:
+            return True
+        if not isinstance(self.options.moves, HMCMoves):
+            return False
+        ahead = next_step(self.ratios.ravel(), self.log_weights.ravel(), self.at, self.options.ess_share) - self.at
+        stages = max(1.0, (1 - self.at) / max(ahead, SHORTEST_STEP))
+        each = self.passes_moved / len(self.stages) if self.stages else 1.0
+        return self.passes_moved + each * stages > self.most_moves
 
     def stage(self) -> None:
         number = len(self.stages)
@@ -267,6 +292,7 @@ class _Walk:
         )
         passes = 1 if ended else 2 if self.maps is not None else 1 + self.removal.n_rows / self.model.n_rows
         self.cost = self.cost.plus(Cost(gradients=passes * moved.gradients, sequential=moved.sequential))
+        self.passes_moved += passes * moved.moves
         self.thetas, self.at, self.unsettled = moved.thetas, to, moved.unsettled
         self.stages.append(Stage(to, smoothed.ess, smoothed.pareto_k, moved.moves, moved.acceptance, moved.correlation))
         if not ended:
@@ -322,12 +348,11 @@ class _Walk:
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )
-        dear = self.cost.gradients >= self.options.max_gradients * self.n
-        flaw, advice = _flaw(diagnostics, self.at, self.unsettled, dear)
+        flaw, advice = _flaw(diagnostics, self.at, self.unsettled, self.at < 1 and self.is_expensive())
         evidence = Evidence(
             ess=parameter_ess(erased, diagnostics.ancestors),
             cost=self.cost,
-            pareto_k=diagnostics.pareto_k,
+            pareto_k=diagnostics.pareto_k if self.stages else None,
             threshold=diagnostics.threshold,
             epsilon=self.epsilon,
             log_evidence_ratio=ratio,
@@ -345,13 +370,14 @@ def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray,
     return float(np.sqrt((base * (log_ratios - mean) ** 2).sum()))
 
 
-def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, dear: bool) -> tuple[str, str]:
-    last = diagnostics.stages[-1]
-    if at < 1 and dear:
+def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, is_expensive: bool) -> tuple[str, str]:
+    if at < 1 and is_expensive:
+        begun = f"after {len(diagnostics.stages)} stages" if diagnostics.stages else "before it started"
         return (
-            f"the path had cost more than a refit does by λ = 1 − {1 - at:.1g}, and was given up",
+            f"the path is predicted to cost more than a refit, and was given up {begun}",
             "remove fewer rows at a time, or refit.",
         )
+    last = diagnostics.stages[-1]
     if at < 1:
         return (
             f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(diagnostics.stages)} stages",

@@ -97,7 +97,7 @@ def _agreements(
     """R̂ and what chance explains, of values and of their distances to the median."""
     flat = values.reshape(len(values), -1)  # contiguous: everything that follows goes along it
     folded = np.abs(flat - np.median(flat, axis=1, keepdims=True))
-    both = [_rhat(_normal_scores(each).reshape(values.shape), elements) for each in (flat, folded)]
+    both = [_rhat(normal_scores(each).reshape(values.shape), elements) for each in (flat, folded)]
     rhat, by_chance = zip(*both, strict=True)
     return np.stack(rhat), np.stack(by_chance)
 
@@ -120,7 +120,7 @@ def _rhat(
     return np.where(changes, rhat, 1.0), np.where(changes, by_chance, 1.0)
 
 
-def _normal_scores(values: Float[np.ndarray, "element n"]) -> Float[np.ndarray, "element n"]:
+def normal_scores(values: Float[np.ndarray, "element n"]) -> Float[np.ndarray, "element n"]:
     """Φ⁻¹ of the ranks within each row; equal values share their mean rank."""
     n = values.shape[1]
     order = np.argsort(values, axis=1)
