@@ -394,6 +394,8 @@ def erase(
     climbed = _ladder(rungs, policy, model)
     next_key = jax.random.fold_in(typed, len(climbed))  # those before it are for the rungs
     kept = model.without(removal)
+    agreement = chain_agreement(draws)
+    doubts = _doubts(draws, agreement, policy, spent)
     if not isinstance(model, StoredLikelihoods):
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
         _check_additivity(model, draws, removal)
@@ -401,11 +403,10 @@ def erase(
         full = LogDensity(model)
         scores = compute_scores(full, thetas, like, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
-        check_draws(full, thetas, like, scores, draws.n_chains)
+        if not doubts:  # chains that disagree have a cause of their own
+            check_draws(full, thetas, like, scores, draws.n_chains)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
-    agreement = chain_agreement(draws)
-    doubts = _doubts(draws, agreement, policy, spent)
     if doubts:
         climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
     had = effective_draws(draws) if draws.log_weights is None else parameter_ess(draws)
