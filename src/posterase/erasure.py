@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
@@ -36,7 +37,6 @@ from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport, TransportDiagnostics
 from posterase.errors import (
-    CoupledRowsError,
     DivergedError,
     DrawsShapeError,
     InvalidOptionError,
@@ -374,7 +374,7 @@ def erase(
     policy = Policy() if policy is None else policy
     is_a(policy, Policy, "policy", "use pe.Policy(…).")
     typed = (fresh_key() if mesh is None else devices.agree_on_key(fresh_key())) if key is None else as_key(key)
-    removal = _removal(model, draws, rows)
+    removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
         is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
@@ -417,6 +417,7 @@ def erase(
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
     verdict = _verdict(tried, draws, had, own, doubts, _weaknesses(had, agreement), way_out)
+    verdict = dataclasses.replace(verdict, notes=(*went_along, *verdict.notes))
     output = tried[-1].output if tried and verdict.accepted else None
     if came is not None and output is not None:
         assert output.draws.container is not None
@@ -442,18 +443,23 @@ def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Er
     return [each for each in methods if not doubts or isinstance(each, Refit)], doubts
 
 
-def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
-    """The rows that were meant; refused where kept rows would go on holding their values."""
+def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Removal, tuple[str, ...]]:
+    """The rows that were meant, with those that hold their values as covariates; and what to note of the latter.
+
+    In a regression on lagged values, the row after a removed one has a covariate that is gone. It is dropped, as it is
+    from a table with a missing value. Its own value stays a covariate of the row after it, so this ends there.
+    """
     table = table_of(model.data, model.present) if draws.container is None else draws.container.table
     removal = model.removal(rows.row_ids if isinstance(rows, Removal) else table.select(rows))
-    held = lagged(table, removal.row_ids)
-    if held:
-        raise CoupledRowsError(
-            f"{held}.",
-            "remove the rows that hold them as well; or model the series with a mask over missing values "
-            "(pe.MaskedModel).",
-        )
-    return removal
+    holding = lagged(table, removal.row_ids)
+    along = len(holding.rows)
+    if not along:
+        return removal, ()
+    said = (
+        f"{along} more row{'s' if along > 1 else ''} dropped, since covariates held removed values ({holding.how}); "
+        "their own observed values stay covariates of later rows, unless these rows are named too"
+    )
+    return model.removal(np.union1d(removal.row_ids, holding.rows)), (said,)
 
 
 def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:
