@@ -14,6 +14,7 @@ the policy's budget a refit is demanded.
 from __future__ import annotations
 
 import dataclasses
+import html
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -262,6 +263,17 @@ class Erasure:
         return f"{self.n_removed} row{'s' if self.n_removed != 1 else ''} of {self.model.n_rows + self.n_removed}"
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The public text."""
+        first, *rest = map(html.escape, self.public_text().splitlines())
+        items = "".join(f"<li>{line.strip()}</li>" for line in rest)
+        figures = "Figures: <code>print(result)</code>. They contain information about the removed rows."
+        return f"<p><strong>{first}</strong></p><ul>{items}<li>{figures}</li></ul>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows it also saves, as text too: so neither has figures, which the repr has."""
+        return {"text/plain": self.public_text(), "text/html": self._repr_html_()}
 
     def plot(self) -> Figure:
         """What moved and by how much: the parameters that moved most, every rung's k̂ and ESS. Needs matplotlib."""
