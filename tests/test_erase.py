@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import equinox as eqx
 import jax
@@ -447,3 +448,22 @@ def test_progress_appears_after_a_while(monkeypatch, capsys):
     with progress.shown("erasing", 3) as report:
         report("nobody looks", 1)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("rows", [[5], np.arange(35)], ids=["accepted", "refused"])
+def test_what_a_notebook_saves_has_no_figures(rows):
+    """It saves text as well as HTML; `print(result)` shows the figures."""
+    result = pe.erase(MODEL, DRAWS, rows, rungs=[pe.Reweight()])
+    saved = result._repr_mimebundle_()
+    assert saved["text/html"] == result._repr_html_()
+    assert saved["text/plain"] == result.public_text()
+    for text in saved.values():
+        assert result.verdict.public_reason in text
+        assert not re.search(r"\d\.\d|k̂ \d|ESS \d|effective draws of", text)
+    assert re.search(r"\d\.\d", str(result)), "the twin"
+
+
+def test_draws_are_shown_as_a_table_of_shapes():
+    draws = pe.Draws({"a<b": np.zeros((2, 30)), "beta": np.zeros((2, 30, 3))})
+    assert "<td>a&lt;b</td><td>float32</td>" in draws._repr_html_()
+    assert "<td>beta</td><td>float32[3]</td>" in draws._repr_html_()

@@ -245,6 +245,7 @@ def test_values_of_a_column_from_a_file(here):
         ("rows = '0-99999999999'", RowsError, "more rows than can be named"),
         ("rows = [3]\nmodel = 'visits'", JobError, "names no function"),
         ("rows = [3]\nmodel = 'visits:bild'", JobError, "no function 'bild'"),
+        ("rows = [3]\nmodel = 'visits.py:build'", JobError, "no module 'visits.py'.*leave .py out: visits:build"),
         ("rows = [3]\nmodel = 'nowhere:build'", JobError, "no module 'nowhere'"),
         ("rows = [3]\nmodel = 'visits:build'\nrow_dim = 'visit'", JobError, "row_dim is for stored"),
         ("rows = [3]\nseed = -1", JobError, "seed is -1"),
@@ -351,6 +352,33 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     assert "pe." not in told
     assert not (here / "kept.nc").exists()
     assert not (here / "certificate.json").exists()
+
+
+def test_a_dry_run_says_what_would_be_done_and_writes_nothing(here):
+    before = sorted(here.iterdir())
+    told = json.loads(call("erase", "fit.nc", "--rows", "12-15", "--model", "visits:build", "--dry-run", "--json"))
+    assert told["removed_rows"] == [12, 13, 14, 15]
+    assert (told["rows"], told["doubts"]) == (100, [])
+    assert [each["method"] for each in told["methods"]] == ["Reweight", "Transport", "Rejuvenate"]
+    assert all(0 < each["again"] < each["first"] for each in told["methods"])
+    evaluations = [each["evaluations"] for each in told["methods"]]
+    assert sorted(evaluations) == evaluations, "the ladder is in order of cost"
+    assert sorted(here.iterdir()) == before
+    stored = call("erase", "fit.nc", "--rows", "person-03", "--by", "person", "--dry-run", "--out", "kept.nc")
+    assert "4 rows of 100 would be erased: 12, 13, 14, 15." in stored
+    assert "  Reweight: less than 0.1 s\n" in stored
+    assert "Transport" not in stored
+    assert sorted(here.iterdir()) == before
+    with xr.open_datatree(here / "fit.nc", engine="h5netcdf") as tree:
+        apart = tree.load()
+    apart["posterior"]["mu"][0] += 1.0
+    apart.to_netcdf(here / "apart.nc", engine="h5netcdf")
+    assert "Only a refit could be accepted: " in call("erase", "apart.nc", "--rows", "12-15", "--dry-run")
+
+
+def test_a_dry_run_refuses_what_the_request_would_refuse(here):
+    with pytest.raises(EmptyRemovalError):
+        call("erase", "fit.nc", "--by", "person", "--rows", "person-99", "--dry-run")
 
 
 def test_all_files_are_written_or_none(here, monkeypatch):

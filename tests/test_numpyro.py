@@ -597,8 +597,12 @@ def after_the_last(before, y):
 
 def test_a_series_whose_next_row_holds_the_value():
     model, draws = pe.from_numpyro(after_the_last, Y[:-1], Y[1:], draws=flat_draws(b=()))
-    with pytest.raises(pe.errors.CoupledRowsError, match="row 6, which is kept, holds y of row 5"):
-        pe.erase(model, draws, rows=[5])
+    result = pe.erase(model, draws, rows=[5, 6, 20], rungs=[pe.Reweight()], policy=pe.Policy(ess=1.0))
+    assert np.setdiff1d(np.arange(N - 1), result.model.row_ids).tolist() == [5, 6, 7, 20, 21]
+    assert "2 more rows dropped, since covariates held removed values (before is y of 1 row before)" in str(result)
+    assert not any(
+        np.isin(np.float32(Y[[6, 7, 21]]), np.asarray(leaf)).any() for leaf in jax.tree.leaves(result.model.data)
+    )
 
 
 # --- draws and data that do not belong to the model

@@ -199,7 +199,7 @@ def test_the_check_of_additivity_makes_no_copy_of_the_kept_rows():
 def test_whole_columns_are_searched_for_a_series_only_where_a_kept_row_holds_a_removed_value(monkeypatch):
     values = np.random.default_rng(0).normal(size=(500, 3))
     monkeypatch.setattr(column_checks_file, "_lag", refuse)
-    assert lagged(table_of({"x": values}, np.ones(500, bool)), np.arange(5)) == ""
+    assert not lagged(table_of({"x": values}, np.ones(500, bool)), np.arange(5)).rows.size
     values[1:, 1] = values[:-1, 0]
     with pytest.raises(AssertionError):
         lagged(table_of({"x": values}, np.ones(500, bool)), np.arange(5))

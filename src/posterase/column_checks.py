@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
@@ -34,8 +37,18 @@ def looks_standardised(table: RowTable) -> str:
     return "; ".join(found)
 
 
-def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
-    """What to say where a kept row holds a removed row's observed value, as a series' next row does as a covariate."""
+class Holding(NamedTuple):
+    """Kept rows that hold observed values of removed ones, as the next row of a series does as a covariate."""
+
+    rows: Int[np.ndarray, " kept"]
+    how: str
+    """Which columns hold which, in words."""
+
+
+def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> Holding:
+    """The kept rows that hold observed values of these rows in lagged columns."""
+    rows: list[Int[np.ndarray, " some"]] = [np.zeros(0, np.int64)]
+    how: list[str] = []
     for whole, place in table.placed():
         inside = ids[(ids >= place.start) & (ids < place.stop)] - place.start
         if not inside.size:
@@ -43,27 +56,30 @@ def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> str:
         begin, block = whole.around(int(inside.min()))
         inside = inside[(inside >= begin) & (inside < begin + block.size)] - begin
         start = place.start + begin
-        numeric = {name: values for name, values in block.columns.items() if values.dtype.kind in "fiu"}
-        later = _later(inside, block.size)
-        groups = _together(later)
-        for now in _observed(block):
-            if now not in numeric:
+        for now, before, lag, holding in _lagged_in(block, inside):
+            rows.append(start + holding)
+            how.append(f"{before} is {now} of {lag} row{'s' if lag > 1 else ''} before")
+    return Holding(np.unique(np.concatenate(rows)), "; ".join(dict.fromkeys(how)))
+
+
+def _lagged_in(block: Block, inside: Int[np.ndarray, " removed"]) -> Iterator[tuple[str, str, int, Any]]:
+    """Columns of a block that hold others of rows before: their names, the lag, and the rows that hold them."""
+    numeric = {name: values for name, values in block.columns.items() if values.dtype.kind in "fiu"}
+    later = _later(inside, block.size)
+    groups = _together(later)
+    for now in _observed(block):
+        if now not in numeric:
+            continue
+        needed: float | None = None
+        for before, held in numeric.items():
+            # Whole columns are looked at only where some kept row does hold a removed one's value.
+            if before == now or not any(_equal(numeric[now], held, *group) for group in groups):
                 continue
-            needed: float | None = None
-            for before, held in numeric.items():
-                # Whole columns are looked at only where some kept row does hold a removed one's value.
-                if before == now or not any(_equal(numeric[now], held, *group) for group in groups):
-                    continue
-                needed = _telling(_numbers(numeric[now])) if needed is None else needed
-                lag = _lag(_numbers(numeric[now]), _numbers(held), needed)
-                holds = _holds(numeric[now], held, later[lag], lag) if lag else inside[:0]
-                if holds.size:
-                    first = start + holds[0]
-                    return (
-                        f"{before} is {now} of {lag} row{'s' if lag > 1 else ''} before: row {first + lag}, which is "
-                        f"kept, holds {now} of row {first}, which is removed"
-                    )
-    return ""
+            needed = _telling(_numbers(numeric[now])) if needed is None else needed
+            lag = _lag(_numbers(numeric[now]), _numbers(held), needed)
+            holding = _holds(numeric[now], held, later[lag], lag) + lag if lag else inside[:0]
+            if holding.size:
+                yield now, before, lag, holding
 
 
 def _later(inside: Int[np.ndarray, " removed"], size: int) -> dict[int, Int[np.ndarray, " _"]]:

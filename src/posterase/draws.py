@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -174,6 +175,11 @@ class Draws(eqx.Module):
         for name, leaf in zip(self.names, jax.tree.leaves(self.params), strict=True):
             lines.append(f"  {name}: {leaf.dtype}{list(leaf.shape[2:]) or ''}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        first, *rest = map(html.escape, repr(self).splitlines())
+        rows = "".join(f"<tr><td>{'</td><td>'.join(line.strip().split(': ', 1))}</td></tr>" for line in rest)
+        return f"<p><strong>{first}</strong></p><table>{rows}</table>"
 
     # --- the same draws, otherwise
 

@@ -14,11 +14,13 @@ the policy's budget a refit is demanded.
 from __future__ import annotations
 
 import dataclasses
+import html
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import numpy as np
 import xarray as xr
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
@@ -36,7 +38,6 @@ from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport, TransportDiagnostics
 from posterase.errors import (
-    CoupledRowsError,
     DivergedError,
     DrawsShapeError,
     InvalidOptionError,
@@ -269,6 +270,17 @@ class Erasure:
 
     __repr__ = __str__
 
+    def _repr_html_(self) -> str:
+        """The public text."""
+        first, *rest = map(html.escape, self.public_text().splitlines())
+        items = "".join(f"<li>{line.strip()}</li>" for line in rest)
+        figures = "Figures: <code>print(result)</code>. They contain information about the removed rows."
+        return f"<p><strong>{first}</strong></p><ul>{items}<li>{figures}</li></ul>"
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows it also saves, as text too: so neither has figures, which the repr has."""
+        return {"text/plain": self.public_text(), "text/html": self._repr_html_()}
+
     def plot(self) -> Figure:
         """What moved and by how much: the parameters that moved most, every rung's k̂ and ESS. Needs matplotlib."""
         from posterase.plotting import draw_erasure
@@ -380,7 +392,7 @@ def erase(
     policy = Policy() if policy is None else policy
     is_a(policy, Policy, "policy", "use pe.Policy(…).")
     typed = (fresh_key() if mesh is None else devices.agree_on_key(fresh_key())) if key is None else as_key(key)
-    removal = _removal(model, draws, rows)
+    removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
         is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
@@ -426,7 +438,7 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    notes = _weaknesses(had, agreement)
+    notes = (*went_along, *_weaknesses(had, agreement))
     if came is None and not isinstance(model, StoredLikelihoods):
         notes = (*notes, UNIDENTIFIED)
     verdict = _verdict(tried, draws, had, own, doubts, notes, way_out)
@@ -455,18 +467,23 @@ def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Er
     return [each for each in methods if not doubts or isinstance(each, Refit)], doubts
 
 
-def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> Removal:
-    """The rows that were meant; refused where kept rows would go on holding their values."""
+def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Removal, tuple[str, ...]]:
+    """The rows that were meant, with those that hold their values as covariates; and what to note of the latter.
+
+    In a regression on lagged values, the row after a removed one has a covariate that is gone. It is dropped, as it is
+    from a table with a missing value. Its own value stays a covariate of the row after it, so this ends there.
+    """
     table = table_of(model.data, model.present) if draws.container is None else draws.container.table
     removal = model.removal(rows.row_ids if isinstance(rows, Removal) else table.select(rows))
-    held = lagged(table, removal.row_ids)
-    if held:
-        raise CoupledRowsError(
-            f"{held}.",
-            "remove the rows that hold them as well; or model the series with a mask over missing values "
-            "(pe.MaskedModel).",
-        )
-    return removal
+    holding = lagged(table, removal.row_ids)
+    along = len(holding.rows)
+    if not along:
+        return removal, ()
+    said = (
+        f"{along} more row{'s' if along > 1 else ''} dropped, since covariates held removed values ({holding.how}); "
+        "their own observed values stay covariates of later rows, unless these rows are named too"
+    )
+    return model.removal(np.union1d(removal.row_ids, holding.rows)), (said,)
 
 
 def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:

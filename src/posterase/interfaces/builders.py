@@ -195,8 +195,8 @@ def _function(
         except ModuleNotFoundError as error:
             if error.name not in (place, place.partition(".")[0]):
                 raise
-            module = place.removesuffix(".py")
-            meant = f"put {place}.py in {folder!r}." if module == place else f"leave .py out: {module}:{name}."
+            bare = place.removesuffix(".py")
+            meant = f"put {place}.py in {folder!r}." if bare == place else f"leave .py out: {bare}:{name}."
             raise wrong(f"there is no module {place!r}.", meant) from None
         origin = getattr(module, "__file__", None)
         digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin else ""

@@ -70,7 +70,7 @@ def erase(
     by: By = None,
     model: ModelName = None,
     out: Annotated[Path | None, typer.Option(help="The netCDF file to write.")] = None,
-    certificate: Annotated[Path | None, typer.Option(help="A file for a signed certificate, as JSON.")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="A file for a signed certificate, as JSON. A refusal has none.")] = None,
     report: Annotated[
         Path | None, typer.Option(help="A file for the report, a page of HTML; written for refusals too.")
     ] = None,
@@ -101,6 +101,12 @@ def erase(
     ] = None,
     seed: JobSeed = None,
     mesh: MeshName = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Print the rows, the methods that would be tried and about how long they take; no more."
+        ),
+    ] = False,
     force: Force = False,
     folder: KeysFolder = None,
 ) -> None:
@@ -129,6 +135,9 @@ def erase(
     }
     job = Job.of(source, **flags, **outputs, preprocessing=preprocessing, refits=refit, policy=entries)
     job.check_files()
+    if dry_run:
+        _print_dry_run(job, said)
+        return
     selection, targets, build = job.selection(), job.targets(force=force), job.builder()
     keys = _loaded(folder) if "certificate" in targets else None
     job, started = _asked(job, said), dt.datetime.now(dt.UTC)
@@ -161,6 +170,18 @@ def erase(
     else:
         print_line("The draws before were overwritten: delete their copies.")
     print_line("Whoever holds the draws before and after can reconstruct much of what was removed.")
+
+
+def _print_dry_run(job: Job, said: Said) -> None:
+    from posterase.interfaces.dry_run import dry_run
+
+    selection, build = job.selection(), job.builder()
+    with said.aside.status("opening the draws and their model"):
+        fit = job.open(build)
+    found = dry_run(fit, selection.ids(fit.table), job.rules)
+    for line in found.lines():
+        print_line(line)
+    said.json(found.to_dict())
 
 
 def _for_commands(verdict: Verdict) -> Verdict:
