@@ -34,7 +34,7 @@ def check(model, **values):
     draws = pe.Draws(values)
     thetas, like = unconstrained(model, draws)
     density = LogDensity(model)
-    check_draws(density, thetas, like, compute_scores(density, thetas, like), draws.n_chains)
+    check_draws(density, thetas, like, compute_scores(density, thetas, like, draws.n_chains), draws.n_chains)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +123,17 @@ def test_draws_of_the_model_are_not_refused(model, name, sample):
     for _ in range(40):
         values = sample(rng, 1000)
         check(model, **{name: values.reshape(4, 250, *values.shape[1:])})
+
+
+@pytest.mark.statistical
+def test_many_parameters_of_few_draws_are_not_refused():
+    """Directions in which draws vary little by chance: 40 data sets, with 30 parameters and 300 draws each."""
+    rng = np.random.default_rng(3)
+    model = pe.Model(
+        lambda p: -0.5 * jnp.sum(p["x"] ** 2), lambda p, data: 0 * data["y"] * p["x"][0], {"y": jnp.zeros(2)}
+    )
+    for _ in range(40):
+        check(model, x=rng.normal(size=(4, 75, 30)))
 
 
 def test_an_exchange_of_rows_is_not_seen():

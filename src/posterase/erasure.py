@@ -413,7 +413,7 @@ def erase(
         _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
         full = LogDensity(model)
-        scores = compute_scores(full, thetas, like, informed_draws(thetas))
+        scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
         if not doubts:  # chains that disagree have a cause of their own
             check_draws(full, thetas, like, scores, draws.n_chains)

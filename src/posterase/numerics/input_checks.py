@@ -32,7 +32,7 @@ from posterase.errors import DataChangedError
 from posterase.log_densities import LogDensity
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate_at
-from posterase.numerics.weights import blocks, variance_of_mean
+from posterase.numerics.weights import blocks, first_half, variance_of_mean
 from posterase.parameters import parameter_names
 
 LOOKED_AT, FEWEST_LOOKED_AT = 256, 32
@@ -76,12 +76,25 @@ class Scores(NamedTuple):
     values: Float[np.ndarray, "m d"]
 
 
-def compute_scores(density: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree, least: int = 4) -> Scores:
-    """Gradients at evenly spaced draws, `least` of them or more."""
-    n, d = thetas.shape
-    count = min(LOOKED_AT, max(FEWEST_LOOKED_AT, ELEMENTS // max(1, density.elements))) if d <= MOST_PARAMETERS else 0
-    places = np.linspace(0, n - 1, min(n, max(count, least))).astype(int)
+def compute_scores(
+    density: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree, chains: int, least: int = 4
+) -> Scores:
+    """Gradients at evenly spaced draws of those to be tested, `least` of them or more."""
+    count = min(LOOKED_AT, max(FEWEST_LOOKED_AT, ELEMENTS // max(1, density.elements)))
+    places = _spaced(thetas, chains, max(count if thetas.shape[1] <= MOST_PARAMETERS else 0, least))
     return Scores(places, gradients(density, thetas[places], like))
+
+
+def _spaced(thetas: Float[np.ndarray, "n d"], chains: int, count: int) -> Int[np.ndarray, " m"]:
+    """Evenly spaced places in the half of the draws that is tested.
+
+    The other half tells scale and directions. In the direction in which draws vary least, the same draws would vary
+    less than the posterior by chance: they were asked where.
+    """
+    tested = np.flatnonzero(~first_half(chains, len(thetas) // chains))
+    if len(tested) < count:
+        tested = np.arange(len(thetas))
+    return tested[np.linspace(0, len(tested) - 1, min(len(tested), count)).astype(int)]
 
 
 def check_draws(
@@ -90,12 +103,11 @@ def check_draws(
     """Refuse draws that drift when they are moved along the density which they are said to be of."""
     if len(scores.places) < FEWEST_LOOKED_AT or thetas.shape[1] > MOST_PARAMETERS:
         return
-    scale = _Scale.of(thetas)
-    groups = blocks(chains, len(thetas) // chains)
+    length = len(thetas) // chains
+    scale, groups = _Scale.of(thetas[first_half(chains, length)]), blocks(chains, length)
     if not _are_suspicious(scale, scale.whiten(thetas[scores.places]), scores.values, groups[scores.places]):
         return
-    count = min(len(thetas), MOVED * len(scores.places))
-    places = np.linspace(0, len(thetas) - 1, count).astype(int)
+    places = _spaced(thetas, chains, min(len(thetas) // 2, MOVED * len(scores.places)))
     said = _drift(density, scale, thetas[places], like, groups[places])
     if said:
         raise DataChangedError(

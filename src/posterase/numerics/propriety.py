@@ -53,7 +53,7 @@ def check_informed(
     wanted = informed_draws(thetas)
     combined = wanted > INFORMED_DRAWS
     if scores is None:
-        scores = compute_scores(LogDensity(removed.model), thetas, like, wanted)
+        scores = compute_scores(LogDensity(removed.model), thetas, like, 1, wanted)
     some = np.linspace(0, len(scores.places) - 1, wanted).astype(int)
     places, with_all = scores.places[some], scores.values[some]
     without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
