@@ -36,6 +36,7 @@ from posterase.errors import (
 )
 from posterase.experiments.posteriors import POSTERIORS
 from posterase.experiments.posteriors_stan import PROGRAMS
+from posterase.numerics.input_checks import LOOKED_AT
 from posterase.rows import Block, RowTable
 from tests.oracles import LinearRegression
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
@@ -288,7 +289,7 @@ def test_calls_are_counted_and_few(fitted):
     assert result.verdict.rung == "Reweight"
     spent = {name: count - before.get(name, 0) for name, count in model.calls.items()}
     assert spent["log_density"] < 2.1 * n  # with all rows, and with the kept ones
-    assert spent["gradient"] < 0.05 * n
+    assert spent["gradient"] < 0.01 * n + LOOKED_AT  # the draws are held against the model at so many
 
 
 def test_subset_of_ones_own(program):
