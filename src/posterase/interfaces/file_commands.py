@@ -70,7 +70,9 @@ def erase(
     by: By = None,
     model: ModelName = None,
     out: Annotated[Path | None, typer.Option(help="The netCDF file to write.")] = None,
-    certificate: Annotated[Path | None, typer.Option(help="A file for a signed certificate, as JSON. A refusal has none.")] = None,
+    certificate: Annotated[
+        Path | None, typer.Option(help="A file for a signed certificate, as JSON. A refusal has none.")
+    ] = None,
     report: Annotated[
         Path | None, typer.Option(help="A file for the report, a page of HTML; written for refusals too.")
     ] = None,
