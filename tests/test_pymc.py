@@ -344,6 +344,8 @@ def test_rows_with_missing_outcomes(x64):
     out = erased.to_arviz()["posterior"]
     assert out["y_unobserved"].shape == (2, 3, 1)
     assert float(out["y_unobserved"][0, 0, 0]) == np.float32(0.2)
+    joined = bridged.computed("posterior", draws.params, ["y"])["y"][0, 0]
+    np.testing.assert_allclose(np.asarray(joined)[gone], imputed)
 
 
 @pytest.mark.filterwarnings("ignore:Data in .* contains missing values")

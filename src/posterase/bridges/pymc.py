@@ -91,7 +91,7 @@ def _with_missing_values(draws: Draws, discovered: Discovered) -> Draws:
     sites = {site.name: site for site in discovered.model.program.sites}
     found = {}
     for gaps in discovered.gaps:
-        site = sites[gaps.name]
+        site = sites[gaps.site]
         dim = str(draws.to_arviz()["posterior"][gaps.unobserved].dims[-1])
         members = gaps.members(gaps.mask.ndim + site.value_axis)
         found[dim] = Grouping.of(site.block, members, int(gaps.mask.sum()))

@@ -90,15 +90,25 @@ def discover(
     shapes = {each.name: known[each.name] for each in free}
     one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
     gaps = gaps_of(plain, free)
+    arrays_of_values = list(values.values())
     for each in gaps:
-        densities, deterministic, values = each.fill(densities, deterministic, values)
-        known[each.name] = each.mask.shape
+        densities, deterministic, array = each.fill(densities, deterministic)
+        arrays_of_values.append(array)
+        del values[each.observed]  # the variable that joins them with the missing ones has the values
     inputs = {each.name: plain.rvs_to_values[each] for each in free}
-    rows = [Term(name, densities[name], _shape(known.get(name), value)) for name, value in values.items()]
+    with_gaps = {each.observed: each for each in gaps}
+    rows = [
+        Term(with_gaps[name].name, densities[with_gaps[name].site], with_gaps[name].mask.shape)
+        if name in with_gaps
+        else Term(name, densities[name], _shape(known.get(name), values[name]))
+        for name in (each.name for each in observed)
+    ]
     maybe = [Term(each.name, densities[each.name], _shape_at(densities[each.name], inputs, one)) for each in potentials]
     sites, blocks = _rows_of(plain, rows, maybe, row_dim)
+    own = {each.name: each.site for each in gaps}
+    sites = tuple(site._replace(name=own.get(site.name, site.name)) for site in sites)
     outputs = [*densities.values(), *deterministic.values(), *values.values()]
-    arrays = _arrays(outputs, list(values.values()), blocks, gaps)
+    arrays = _arrays(outputs, arrays_of_values, blocks, gaps)
     pinned = {list(densities).index(each.unobserved) for each in gaps}
     program = PyMCProgram(
         function=not_compiled,

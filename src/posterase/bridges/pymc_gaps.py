@@ -42,6 +42,11 @@ class Gaps:
         return f"{self.name}_observed"
 
     @property
+    def site(self) -> str:
+        """What the rows are called: neither PyMC's part, which is shorter, nor the variable that joins both parts."""
+        return f"{self.name} (observed)"
+
+    @property
     def unobserved(self) -> str:
         """The parameters in the place of missing values."""
         return f"{self.name}_unobserved"
@@ -61,24 +66,23 @@ class Gaps:
             np.array_equal(variable.data, self.mask) or np.array_equal(variable.data, ~self.mask)
         )
 
-    def fill(self, densities: Graphs, deterministic: Graphs, values: Graphs) -> tuple[Graphs, Graphs, Graphs]:
-        """Densities and values with an entry for every row, and an array of values that has one."""
+    def fill(self, densities: Graphs, deterministic: Graphs) -> tuple[Graphs, Graphs, Any]:
+        """The graphs with the density of observed values along all rows; and the array of values that they come from.
+
+        Where a value is missing, the density is zero and the array holds a zero.
+        """
         there = np.nonzero(~self.mask)
         whole = np.zeros(self.mask.shape, self.constant.type.dtype)
         whole[there] = self.constant.data
         array = pt.constant(whole, name=self.name)
         scattered = pt.set_subtensor(pt.zeros(self.mask.shape)[there], densities[self.observed])
-        renamed = {
-            (self.name if name == self.observed else name): (scattered if name == self.observed else each)
-            for name, each in densities.items()
-        }
-        density_of, value_of = list(renamed), list(deterministic)
-        graphs = clone_replace([*renamed.values(), *deterministic.values()], {self.constant: array[there]})
-        filled = {name: (array if name == self.observed else each) for name, each in values.items()}
+        others = {name: each for name, each in densities.items() if name != self.observed}
+        every = {**others, self.site: scattered}
+        graphs = clone_replace([*every.values(), *deterministic.values()], {self.constant: array[there]})
         return (
-            dict(zip(density_of, graphs, strict=False)),
-            dict(zip(value_of, graphs[len(density_of) :], strict=True)),
-            {(self.name if name == self.observed else name): each for name, each in filled.items()},
+            dict(zip(every, graphs, strict=False)),
+            dict(zip(deterministic, graphs[len(every) :], strict=True)),
+            array,
         )
 
 

@@ -53,7 +53,7 @@ class PyMCProgram(Program):
 
     def values(self, params: Params, leaves: Mapping[int, Array], names: Sequence[str]) -> dict[str, Array]:
         found = dict(zip(self.values_of, self._call(params, leaves)[len(self.densities_of) :], strict=True))
-        return {name: found[name] for name in names if name in found}  # a Potential has no values
+        return {name: found[name] for name in names if name in found}  # Potentials, and variables with gaps, have none
 
     def _call(self, params: Params, leaves: Mapping[int, Array]) -> Sequence[Array]:
         with _quietly():
