@@ -8,7 +8,7 @@ export JAX_PLATFORMS ?= cpu
 .PHONY: help install demo test test-all lint format bench docs tutorials lock release-check clean
 
 help:
-	@echo "make demo      the paper's Gaussian mixture forgets 800 of 2,000 points: table and figure"
+	@echo "make demo      one person is erased from a real posterior; then the paper's first experiment"
 	@echo "make test      fast and statistical tests (at most 10 minutes on 2 cores)"
 	@echo "make test-all  slow and GPU tests as well; keeps the record in tests/last_full_run.json"
 	@echo "make lint      ruff, mypy, import-linter"

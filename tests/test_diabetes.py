@@ -1,5 +1,6 @@
 """The diabetes experiment, as a user runs it, and its closed forms; and the command line's manners."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from posterase import __version__
-from posterase.experiments import diabetes
-from posterase.interfaces import cli
+from posterase.experiments import diabetes, one_person
+from posterase.interfaces import cli, reproduce_commands
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -23,6 +24,30 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def requests():
     return diabetes.run(seed=3)
+
+
+def test_the_demo_erases_one_person(monkeypatch, tmp_path):
+    """Its fits by closed form. The after is the kept posterior within 4.5 standard errors: a false alarm in 10,000."""
+    kept = np.arange(442) != one_person.PATIENT
+    exact = diabetes.Exact(diabetes.load(), kept)
+
+    def fit(seed, model):
+        rows = np.asarray(model.present)
+        return diabetes.Exact(diabetes.load(), rows).sample(np.random.default_rng(seed))
+
+    monkeypatch.setattr(one_person, "_fit", fit)
+    monkeypatch.setattr(reproduce_commands, "_reproduce_gmm", lambda *_, **__: {"results": {}, "files": []})
+    done = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path), "--json"])
+    told = json.loads(done.stdout)
+    assert told["files"] == [str(tmp_path / "one-person.png"), str(tmp_path / "one-person.json")]
+    assert (tmp_path / "one-person.png").stat().st_size > 20_000
+    shown = told["one_person"]
+    assert shown["verdict"]["accepted"]
+    assert shown["verdict"]["method"] == "Reweight"
+    off = {name: np.abs(np.array(each) - exact.mean()) / exact.sd() for name, each in shown["mean"].items()}
+    assert off["before"].max() > 0.3
+    assert off["after"].max() < 4.5 / np.sqrt(1000)  # at least 1,000 effective draws
+    assert off["refit"].max() < 4.5 / np.sqrt(4000)
 
 
 @pytest.mark.slow

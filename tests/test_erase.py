@@ -467,3 +467,24 @@ def test_draws_are_shown_as_a_table_of_shapes():
     draws = pe.Draws({"a<b": np.zeros((2, 30)), "beta": np.zeros((2, 30, 3))})
     assert "<td>a&lt;b</td><td>float32</td>" in draws._repr_html_()
     assert "<td>beta</td><td>float32[3]</td>" in draws._repr_html_()
+
+
+def test_random_seed_and_key_are_names_of_one_argument():
+    one, other, third = (
+        pe.erase(MODEL, DRAWS, [5], rungs=[pe.Reweight()], **given)
+        for given in ({"random_seed": 3}, {"key": jax.random.key(3)}, {"random_seed": 4})
+    )
+    np.testing.assert_array_equal(one.draws.params["beta"], other.draws.params["beta"])
+    assert not np.array_equal(one.draws.params["beta"], third.draws.params["beta"])
+    again = [result.erase([7], rungs=[pe.Reweight()], random_seed=1).draws.params["beta"] for result in (one, other)]
+    np.testing.assert_array_equal(*again)
+    calls = {
+        "erase": lambda **given: pe.erase(MODEL, DRAWS, [5], **given),
+        "assess": lambda **given: pe.assess.assess(MODEL, DRAWS, DRAWS, **given),
+        "calibrate": lambda **given: pe.assess.calibrate(pe.Reweight(), dict, dict, MODEL, [5], **given),
+    }
+    for call in calls.values():
+        with pytest.raises(InvalidOptionError, match="random_seed and key were both given"):
+            call(random_seed=0, key=0)
+        with pytest.raises(pe.errors.InvalidKeyError, match="random_seed is True"):
+            call(random_seed=True)

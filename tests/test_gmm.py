@@ -127,8 +127,11 @@ def test_the_demo_from_the_command_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "120"})
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "What to try next" in done.stdout
+    for said in ("Forget one of 442 patients", "1 row of 442: accepted by Reweight", "What to try next"):
+        assert said in done.stdout
+    assert "All 200 requests together take" in done.stdout
     assert (tmp_path / "gmm.png").stat().st_size > 50_000
+    assert (tmp_path / "one-person.png").stat().st_size > 20_000
 
 
 @pytest.mark.slow

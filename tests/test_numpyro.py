@@ -489,6 +489,16 @@ def series(y):
     numpyro.sample("y", dist.Normal(numpyro.sample("b", dist.Normal(0, 1)) * y[:-1], 1), obs=y[1:])
 
 
+def series_by_scan(y):
+    b = numpyro.sample("b", dist.Normal(0, 1))
+
+    def step(before, now):
+        numpyro.sample("y", dist.Normal(b * before, 1), obs=now)
+        return now, None
+
+    scan(step, jnp.zeros(()), y)
+
+
 def joint(x, y):
     s = numpyro.sample("s", dist.HalfNormal(1))
     cov = jnp.exp(-((x[:, None] - x[None]) ** 2)) + s * jnp.eye(len(x))
@@ -542,6 +552,7 @@ def no_parameters(y):
         (subsampled, (X, Y), {}, pe.errors.UnsupportedModelError, "plate 'obs' draws a subsample of 10"),
         (discrete, (Y,), {}, pe.errors.UnsupportedModelError, r"site 'k' is discrete \(Bernoulli.*\n.*enumerate"),
         (series, (Y,), {}, pe.errors.CoupledRowsError, "site 'y' do not come from an argument.*time series"),
+        (series_by_scan, (Y,), {}, pe.errors.CoupledRowsError, r"'y' holds the observed values.*\n.*before=y\[:-1\]"),
         (enclosed, (), {}, pe.errors.CoupledRowsError, "site 'y' do not come from an argument"),
         (joint, (X, Y), {}, pe.errors.UnsupportedModelError, r"site 'y' \(MultivariateNormal\) has one likelihood"),
         (standardises, (X, Y), {}, pe.errors.CoupledRowsError, "argument 'x'.*\n.*shared='x'"),

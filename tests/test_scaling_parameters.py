@@ -129,6 +129,19 @@ def test_a_heavy_tail_among_many_parameters_is_no_flat_one(tail, expected):
     assert flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like) == expected
 
 
+@pytest.mark.parametrize(("slope", "expected"), [(-0.5, []), (0.5, ["x"])])
+def test_a_density_that_overflows_far_out_is_looked_at_closer_in(slope, expected):
+    """A standard deviation whose square underflows, as in `pm.LKJCholeskyCov`; and the twin, which grows."""
+    draws = pe.Draws({"x": np.random.default_rng(0).normal(size=(4, 250))})
+    model = pe.Model(
+        lambda p: jnp.where(jnp.abs(p["x"]) > 20, jnp.inf, slope * p["x"] ** 2),
+        lambda p, y: jnp.zeros(len(y)),
+        np.zeros(3),
+    )
+    thetas, like = unconstrained(model, draws)
+    assert flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like) == expected
+
+
 def test_chains_in_different_modes_need_no_matrix_of_components():
     """Of a vector of 50,000 elements; a matrix of them would be 20 GB."""
     values = np.random.default_rng(0).normal(size=(2, 32, 50_000))

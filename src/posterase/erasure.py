@@ -1,6 +1,6 @@
 """erase(): climb from the cheapest method to the exact one, stop at the first that passes, and tell the whole story.
 
-    result = pe.erase(model, draws, rows=[3, 17, 42], key=0)
+    result = pe.erase(model, draws, rows=[3, 17, 42], random_seed=0)
 
 The ladder is `Reweight`, `Transport`, `Rejuvenate` and, where the policy allows it, `Refit`. Each rung's diagnostics
 are held against the policy; the first that passes is accepted, and nothing after it is run. Where none passes the
@@ -44,7 +44,7 @@ from posterase.errors import (
     NonFiniteResultError,
     RefusedError,
 )
-from posterase.keys import as_key, fresh_key
+from posterase.keys import fresh_key, key_from
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
@@ -248,7 +248,9 @@ class Erasure:
 
     def erase(self, rows: Selection, **options: Any) -> Erasure:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
-        own = {"key": self.next_key, "policy": self.policy, "spent": self.spent}
+        own = {"policy": self.policy, "spent": self.spent}
+        if options.get("key") is None and options.get("random_seed") is None:
+            own["random_seed"] = self.next_key
         return erase(self.model, self.draws, rows, **{**own, **options})
 
     def __str__(self) -> str:
@@ -338,6 +340,7 @@ def erase(
     draws: Draws,
     rows: Selection,
     *,
+    random_seed: Key[Array, ""] | int | None = None,
     key: Key[Array, ""] | int | None = None,
     policy: Policy | None = None,
     rungs: Sequence[Eraser] | None = None,
@@ -357,9 +360,11 @@ def erase(
     rows
         Row ids; a mask (numpy, pandas or xarray); labels; a group, `{"county": "ANOKA"}`; or a condition as text,
         `'county == "ANOKA" and floor > 0'`. Names are those of the data's one-dimensional arrays and coordinates.
+    random_seed
+        A seed or a jax key: the same one gives the same draws. None: fresh entropy from the operating system. Moves are
+        reversible for whoever knows their random numbers, so pass one only where the draws are not handed out.
     key
-        A seed or a jax key: the same key gives the same draws. None: fresh entropy from the operating system. Moves are
-        reversible for whoever knows their random numbers, so give a key only where the draws are not handed out.
+        Another name of `random_seed`.
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     rungs
@@ -391,7 +396,9 @@ def erase(
     is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
     policy = Policy() if policy is None else policy
     is_a(policy, Policy, "policy", "use pe.Policy(…).")
-    typed = (fresh_key() if mesh is None else devices.agree_on_key(fresh_key())) if key is None else as_key(key)
+    typed = key_from(random_seed, key)
+    if typed is None:
+        typed = fresh_key() if mesh is None else devices.agree_on_key(fresh_key())
     removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:

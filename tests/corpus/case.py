@@ -126,9 +126,7 @@ def _pymc_idata(case: Case, data: Data, draws: int, seed: int) -> tuple[Any, Any
             chains=4,
             random_seed=seed,
             progressbar=False,
-            nuts_sampler="numpyro",
-            nuts_sampler_kwargs={"chain_method": "vectorized"},
-            **case.sampler,
+            **({"nuts_sampler": "numpyro", "nuts_sampler_kwargs": {"chain_method": "vectorized"}} | dict(case.sampler)),
         )
     return model, idata
 

@@ -48,6 +48,7 @@ from posterase.assess.two_sample import tell_apart
 from posterase.compilation import programs_kept, suspend_cache
 from posterase.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
+from posterase.keys import as_key, key_from
 from posterase.log_densities import LogDensity
 from posterase.model import AbstractModel
 from posterase.numerics.curvature import gradients
@@ -102,7 +103,8 @@ def assess(
     log_evidence: float | None = None,
     refit_seconds: float | None = None,
     metrics: Mapping[str, Metric] | None = None,
-    key: Key[Array, ""] | int = 0,
+    random_seed: Key[Array, ""] | int | None = None,
+    key: Key[Array, ""] | int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
 ) -> Assessment:
@@ -135,8 +137,10 @@ def assess(
     metrics
         More metrics, by name: functions of a `Comparison` that yield a `Figure`, or `NotMeasured`, for each row of
         theirs. Their rows are judged with the others.
+    random_seed
+        A seed or a jax key, for bootstraps and thinning. None: 0.
     key
-        A seed or a jax key, for bootstraps and thinning.
+        Another name of `random_seed`.
     progress
         Whether to show progress. None: on a terminal.
     mesh
@@ -164,7 +168,8 @@ def assess(
     """
     if callable(labels) or metrics:
         suspend_cache()  # whatever they compile may hold rows
-    work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, key)
+    typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
+    work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, typed)
     every = {**METRICS, **_more(metrics)}
     figures: list[Figure] = []
     left_out: dict[str, str] = {}

@@ -29,7 +29,7 @@ from scipy.stats import kstest
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
-from posterase.keys import as_key
+from posterase.keys import as_key, key_from
 from posterase.model import AbstractModel, with_rows
 from posterase.plotting import BLACK, SKY, new_figure
 from posterase.progress import shown
@@ -88,7 +88,8 @@ def calibrate(
     posterior: Callable[[Key[Array, ""], AbstractModel], Draws] | None = None,
     *,
     repeats: int = 200,
-    key: Key[Array, ""] | int = 0,
+    random_seed: Key[Array, ""] | int | None = None,
+    key: Key[Array, ""] | int | None = None,
     progress: bool | None = None,
 ) -> Calibration:
     """Calibrate an eraser on data sets simulated from a model.
@@ -110,13 +111,16 @@ def calibrate(
         from draws of the prior.
     repeats
         How many data sets.
+    random_seed
+        A seed or a jax key. None: 0.
     key
-        A seed or a jax key.
+        Another name of `random_seed`.
     progress
         Whether to show progress. None: on a terminal.
     """
     is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     whole_number("repeats", repeats, 10)
+    typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
     removal = model.removal(rows)
     gone = np.isin(np.arange(model.present.shape[0]), removal.row_ids)
     sample = _sampler(prior) if posterior is None else posterior
@@ -124,7 +128,7 @@ def calibrate(
     with shown("calibrating", repeats, progress) as report:
         for number in range(repeats):
             report(f"data set {number + 1} of {repeats}", number)
-            keys = jax.random.split(jax.random.fold_in(as_key(key), number), 6)
+            keys = jax.random.split(jax.random.fold_in(typed, number), 6)
             truth, other = prior(keys[0]), prior(keys[1])
             data = jax.tree.map(
                 lambda kept, removed: jnp.where(gone.reshape(-1, *[1] * (kept.ndim - 1)), removed, kept),

@@ -27,6 +27,14 @@ from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentMode
 from posterase.model import overwrite
 from posterase.removal import SMALLEST_BUCKET
 
+LAGGED = (
+    "In an autoregression, pass the values before as an argument of their own: before=y[:-1] beside y=y[1:]. The "
+    "posterior is the same, so the draws need not be made again; a removal then drops the rows whose covariates are "
+    "gone. Where a value acts on all later ones (a moving average, GARCH), make whole series the rows (in a plate of "
+    "series), or write a pe.MaskedModel."
+)
+"""What works for a series whose observed values are covariates of later ones."""
+
 P = TypeVar("P", bound=Program)
 
 
@@ -102,6 +110,12 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
         told = {at: _told_by(program, one, leaves, i, *at, before) for at in candidates}
         telling = [at for at, rows in told.items() if rows] or [at for at, rows in told.items() if rows is not None]
         if candidates and not telling:
+            if _is_observed(program, one, leaves, i):
+                raise CoupledRowsError(
+                    f"the argument {argument.name!r} holds the observed values of a series, and the value of one row "
+                    "changes the likelihood of others: it is a covariate of theirs.",
+                    LAGGED,
+                )
             raise CoupledRowsError(
                 f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
                 "likelihood of others, or the prior.",
@@ -118,6 +132,13 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
         if telling:
             arguments[i] = Argument(argument.name, *telling[0], argument.dims)
     return dataclasses.replace(program, arguments=arguments)
+
+
+def _is_observed(program: Program, one: Draw, leaves: Mapping[int, Array], argument: int) -> bool:
+    """Whether an argument holds the values of an observed site."""
+    values = program.values(one.params, leaves, [site.name for site in program.sites])
+    mine = np.asarray(leaves[argument])
+    return any(np.array_equal(np.asarray(each), mine) for each in values.values())
 
 
 def _told_by(

@@ -22,7 +22,7 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_sample
 
-from posterase.bridges.discovery import left_in_memory, overwritten, with_arguments, with_rows_found
+from posterase.bridges.discovery import LAGGED, left_in_memory, overwritten, with_arguments, with_rows_found
 from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, UnsupportedModelError
@@ -321,11 +321,10 @@ def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Arra
         values, gone = np.moveaxis(values, site.value_axis, 0), ~left[site.block]
         if not np.array_equal(values[gone], np.broadcast_to(values[:1], values[gone].shape), equal_nan=True):
             raise CoupledRowsError(
-                f"the values of site {site.name!r} do not come from an argument with one entry a row: from outside "
-                "the model, or (in a time series) from an argument whose entries are covariates of other rows. They "
-                "would stay in the model.",
-                "pass observed values as an argument of the model, one entry a row; a time series whose values are "
-                "covariates of later ones as a pe.MaskedModel.",
+                f"the values of site {site.name!r} do not come from an argument with one entry per row: they come from "
+                "outside the model, or (in a time series) from an argument whose entries are covariates of other rows, "
+                "too. They would stay in the model.",
+                f"pass observed values as an argument of the model, one entry per row. {LAGGED}",
             )
 
 
@@ -333,7 +332,7 @@ def _transforms(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) 
     """NumPyro's bijectors, for supports that are the same at every draw."""
     trace = program.traced(one, leaves)
     supports = {name: _support(trace[name]) for name in program.latents}
-    found = {
+    found: dict[str, Transform] = {
         name: SiteTransform(_mapped(name, each)) for name, each in supports.items() if each is not constraints.real
     }
     elsewhere = program.traced({name: _moved(leaf, found.get(name)) for name, leaf in one.items()}, leaves)

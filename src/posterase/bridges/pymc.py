@@ -9,18 +9,21 @@ The model is evaluated by PyMC's own graphs, through PyTensor's JAX backend.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from posterase.bridges.arviz import opened
 from posterase.bridges.assembly import Posterior
 from posterase.bridges.row_frames import describe_rows, read_frames
+from posterase.container import Grouping
 from posterase.draws import Draws
 from posterase.errors import InvalidTypeError
 from posterase.extras import need
 
 if TYPE_CHECKING:
     from posterase.bridges.programs import BridgedModel
+    from posterase.bridges.pymc_discovery import Discovered
 
 
 def from_pymc(
@@ -37,11 +40,13 @@ def from_pymc(
     Parameters
     ----------
     model
-        The `pm.Model` that was sampled, with the data that it was fitted to.
+        The `pm.Model` that was sampled. Where its `pm.Data` were changed since, for predictions say, the data of the
+        fit are taken from `idata`.
     idata
         What `pm.sample` returned; or a file, a DataTree or InferenceData by ArviZ's schema.
     row_dim
         The dimension of the observed variables that is the rows, where they have several; a list, where there are more.
+        A Potential whose entries are rows of their own is named here as well, together with all others.
     shared
         Arrays in the model of which removed rows' entries may stay, since other rows are computed from them.
     preprocessing
@@ -62,7 +67,8 @@ def from_pymc(
     need("pymc", "from_pymc", "pymc")
     import pymc as pm
 
-    from posterase.bridges.pymc_model import discover
+    from posterase.bridges.pymc_data import data_of_the_fit
+    from posterase.bridges.pymc_discovery import discover
 
     if not isinstance(model, pm.Model):
         raise InvalidTypeError(f"model is a {type(model).__name__}.", "pass the pm.Model: with pm.Model() as model: …")
@@ -71,5 +77,24 @@ def from_pymc(
     frames = read_frames(frame)
     found = Posterior(opened(idata))
     dims, stay = ([each] if isinstance(each, str) else list(each) for each in (row_dim, shared))
-    bridged, remarks = discover(model, found.one, dims, stay)
-    return bridged, describe_rows(found.inside(bridged, remarks, preprocessing), frames)
+    with data_of_the_fit(model, found.groups) as changed:
+        discovered = discover(model, found.one, dims, stay)
+    bridged = discovered.model
+    draws = _with_missing_values(found.inside(bridged, (*changed, *discovered.remarks), preprocessing), discovered)
+    return bridged, describe_rows(draws, frames)
+
+
+def _with_missing_values(draws: Draws, discovered: Discovered) -> Draws:
+    """Parameters in the place of a row's missing values go with the row."""
+    container = draws.container
+    assert container is not None
+    sites = {site.name: site for site in discovered.model.program.sites}
+    found = {}
+    for gaps in discovered.gaps:
+        site = sites[gaps.site]
+        dim = str(draws.to_arviz()["posterior"][gaps.unobserved].dims[-1])
+        members = gaps.members(gaps.mask.ndim + site.value_axis)
+        found[dim] = Grouping.of(site.block, members, int(gaps.mask.sum()))
+    if not found:
+        return draws
+    return draws.inside(dataclasses.replace(container, group_dims={**container.group_dims, **found}))

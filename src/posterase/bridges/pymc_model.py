@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -19,18 +19,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytensor.tensor as pt
 from jaxtyping import Array, Bool, Float
-from pymc.model.transform.conditioning import remove_value_transforms
+from pymc.distributions.dist_math import SplineWrapper
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.math import Erfcx
 from pytensor.tensor.shape import SpecifyShape
 
-from posterase.bridges.discovery import left_in_memory, with_arguments, with_rows_found
-from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Program, Site
-from posterase.errors import AmbiguousRowsError, UnsupportedModelError
+from posterase.bridges.programs import Params, Program
+from posterase.errors import UnsupportedModelError
 from posterase.transforms import Transform
 
 IN_PYTHON = Mode(linker="py", optimizer=None)
@@ -54,7 +53,7 @@ class PyMCProgram(Program):
 
     def values(self, params: Params, leaves: Mapping[int, Array], names: Sequence[str]) -> dict[str, Array]:
         found = dict(zip(self.values_of, self._call(params, leaves)[len(self.densities_of) :], strict=True))
-        return {name: found[name] for name in names}
+        return {name: found[name] for name in names if name in found}  # Potentials, and variables with gaps, have none
 
     def _call(self, params: Params, leaves: Mapping[int, Array]) -> Sequence[Array]:
         with _quietly():
@@ -106,184 +105,39 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-# --- from a model
+# --- compiling
 
 
-def discover(
-    model: Any,
-    params: Callable[[Mapping[str, tuple[int, ...]]], Mapping[str, Any]],
-    row_dim: Sequence[str],
-    shared: Sequence[str],
-) -> tuple[BridgedModel, tuple[str, ...]]:
-    """The program of a model, its rows and the arrays that hold them; and what is to be said of it.
-
-    `params` gives the parameters of one draw when it is told which names and shapes the model has; `row_dim` names
-    dimensions, `shared` arrays that removed rows may stay in.
-    """
-    _check_variables(model)
-    plain = _on_own_scales(model)
-    free, observed = ([plain[each.name] for each in some] for some in (model.free_RVs, model.observed_RVs))
-    densities = plain.logp(vars=[*free, *observed], sum=False, jacobian=False)
-    deterministic = plain.replace_rvs_by_values(plain.deterministics)
-    values = [plain.rvs_to_values[each] for each in observed]
-    shapes = {each.name: tuple(int(n) for n in shape) for each, shape in zip(free, _shapes(plain, free), strict=True)}
-    by_name = dict(zip([each.name for each in observed], densities[len(free) :], strict=True))
-    outputs = [*densities, *deterministic, *values]
-    _check_no_chance(outputs)
-    sites, blocks = _rows_of(plain, by_name, dict(zip(by_name, values, strict=True)), row_dim)
-    sizes = {size for _, size in blocks if size > 1}  # an axis of one is everywhere
-    arrays = [
-        each
-        for each in ancestors(outputs)
-        if _holds_data(each, sizes) or (isinstance(each, Constant) and any(each is value for value in values))
-    ]
-    leaves = {i: jnp.asarray(_value(each)) for i, each in enumerate(arrays)}
-    inputs = [plain.rvs_to_values[each] for each in free]
-    program = PyMCProgram(
-        function=_never,
-        densities_of=tuple(each.name for each in (*free, *observed)),
-        values_of=tuple(each.name for each in (*plain.deterministics, *observed)),
-        arguments={i: Argument(n, None, 0, _dims(plain, arrays[i])) for i, n in enumerate(_names(arrays))},
-        latents=shapes,
-        row_latents=_row_latents(plain, free, blocks),
-        deterministic=tuple(each.name for each in plain.deterministics),
-        aggregates={},
-        sites=sites,
-        blocks=blocks,
-        frozen={},
-        by_rows=False,
-    )
-    transforms = _transforms(model)
-    one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
-    program = _with_function(program, inputs, arrays, outputs, one, leaves)
-    draw = Draw(one, transforms)
-    program = with_arguments(program, draw, leaves, frozenset(shared))
-    program, remarks = with_rows_found(program, draw, leaves)
-    found = BridgedModel(program, leaves, draw.transforms)
-    return found, (*remarks, *left_in_memory(found, draw, leaves), *_remarks(plain, program, densities))
-
-
-def _remarks(model: Any, program: PyMCProgram, densities: Sequence[Any]) -> tuple[str, ...]:
-    """What was taken for granted, and counts of rows that stay."""
-    blocks = [dim for dim, _ in program.blocks]
-    unnamed = [
-        [each.name for each in program.sites if each.block == block and not model.named_vars_to_dims.get(each.name)]
-        for block in range(len(blocks))
-    ]
-    said = [
-        f"taken for the same rows, since they have no dims and are as many: {', '.join(alone)}"
-        for alone in unnamed
-        if len(alone) > 1
-    ]
-    counted = {each.name for each in ancestors(densities) if isinstance(each, SharedVariable) and _is_number(each)}
-    said += [f"the model uses the number of {dim}, which stays that of all rows" for dim in blocks if dim in counted]
-    return tuple(said)
-
-
-def _dims(model: Any, array: Any) -> tuple[str | None, ...]:
-    """Names of an array's axes, where PyMC knows them."""
-    named = model.named_vars_to_dims.get(array.name) if array.name in model.named_vars else None
-    return tuple(None if each is None else str(each) for each in named or ())
-
-
-def _check_no_chance(outputs: Sequence[Any]) -> None:
-    """Refuse densities and data that are drawn anew at every call: generators of random numbers are in their graphs."""
-    if any(isinstance(each, SharedVariable) and not hasattr(each.type, "ndim") for each in ancestors(outputs)):
-        raise UnsupportedModelError(
-            "the model draws random numbers at every call, as pm.Minibatch does.",
-            "pass the model of all rows; its posterior is the one that was aimed at.",
-        )
-
-
-def _check_variables(model: Any) -> None:
-    """Refuse by name what cannot be erased from."""
-    if model.potentials:
-        names = ", ".join(repr(each.name) for each in model.potentials)
-        raise UnsupportedModelError(
-            f"the model has Potentials: {names}. Nobody can tell whether rows are in them.",
-            "write a likelihood as an observed variable (pm.CustomDist has any density), a prior as a variable.",
-        )
-    if not model.observed_RVs:
-        raise UnsupportedModelError(
-            "the model has no observed variable, so no rows to remove.",
-            "pass the model that was fitted, with observed=… in its likelihood.",
-        )
-    for each in model.free_RVs:
-        of = each.name.removesuffix("_unobserved")
-        if of != each.name and f"{of}_observed" in model.named_vars:
-            raise UnsupportedModelError(
-                f"the observed values of {of!r} have gaps, which PyMC fills in as parameters: rows' covariates are in "
-                "their prior.",
-                "leave the rows with gaps out of the model.",
-            )
-        if np.dtype(each.dtype).kind != "f":
-            raise UnsupportedModelError(
-                f"the variable {each.name!r} is discrete and not observed: it cannot be moved along gradients.",
-                "sum it out of the model (pm.Mixture, or pymc_extras.marginalize), and fit that.",
-            )
-    for each in (*model.free_RVs, *model.observed_RVs):
-        kind = type(each.owner.op).__name__
-        if "Minibatch" in kind or "Simulator" in kind:
-            raise UnsupportedModelError(
-                f"the density of {each.name!r} ({kind.removesuffix('RandomVariable')}) is an estimate: a mini-batch's, "
-                "scaled, or by simulation.",
-                "pass the model of all rows with an exact density; its posterior is the one that was aimed at.",
-            )
-    if not model.free_RVs:
-        raise UnsupportedModelError("the model has no parameters.", "pass the model that the draws were sampled from.")
-
-
-def _on_own_scales(model: Any) -> Any:
-    """The same model, as a function of its variables on their own scale."""
-    begun = dict(model.rvs_to_initial_values)  # which PyMC cannot carry over, and nobody needs here
-    try:
-        model.rvs_to_initial_values.update(dict.fromkeys(begun))
-        return remove_value_transforms(model)
-    finally:
-        model.rvs_to_initial_values.update(begun)
-
-
-def _holds_data(variable: Variable, sizes: set[int]) -> bool:
-    """Shared arrays, and constants with an axis as long as one of rows; other constants are part of the graph."""
-    if not isinstance(variable, SharedVariable | Constant) or getattr(variable.type, "ndim", 0) == 0:
-        return False
-    if np.dtype(variable.type.dtype).kind not in "fiub":
-        return False
-    return isinstance(variable, SharedVariable) or bool(sizes & set(_value(variable).shape))
-
-
-def _value(variable: Any) -> np.ndarray:
+def array_value(variable: Any) -> np.ndarray:
+    """The value of a shared array or a constant, in the precision that jax has."""
     value = np.asarray(variable.get_value() if isinstance(variable, SharedVariable) else variable.data)
     return np.array(value, jax.dtypes.canonicalize_dtype(value.dtype))
 
 
-def _names(arrays: Sequence[Variable]) -> list[str]:
-    """As they were called, or by their number and shape."""
-    found: list[str] = []
-    for i, each in enumerate(arrays):
-        name = each.name or f"array {i + 1} ({'×'.join(map(str, _value(each).shape))})"
-        found.append(name if name not in found else f"{name} ({i + 1})")
-    return found
-
-
-def _shapes(model: Any, variables: Sequence[Any]) -> list[tuple[int, ...]]:
-    known = model.eval_rv_shapes()
-    return [tuple(known[each.name]) for each in variables]
-
-
 def _compiled(
-    params: Sequence[Any], arrays: Sequence[Any], outputs: Sequence[Any], *, static: bool
+    params: Sequence[Any], arrays: Sequence[Any], outputs: Sequence[Any], pinned: Collection[int], *, static: bool
 ) -> Callable[..., Sequence[Array]]:
-    """A function of parameters and arrays, as jax computes it; `static`: of arrays of these shapes only."""
-    sizes = [tuple(size if static or size == 1 else None for size in _value(each).shape) for each in arrays]
+    """A function of parameters and arrays, as jax computes it; `static`: of arrays of these shapes only.
+
+    Outputs whose numbers are `pinned` do not change with the arrays.
+    """
+    sizes = [tuple(size if static or size == 1 else None for size in array_value(each).shape) for each in arrays]
     fresh = [pt.tensor(dtype=each.type.dtype, shape=size) for each, size in zip(arrays, sizes, strict=True)]
-    numbers = [each for each in ancestors(outputs) if isinstance(each, SharedVariable) and _is_number(each)]
+    numbers = [each for each in ancestors(outputs) if isinstance(each, SharedVariable) and is_number(each)]
     fixed = {each: pt.constant(each.get_value(), dtype=each.type.dtype) for each in numbers}
-    replaced = clone_replace(list(outputs), {**dict(zip(arrays, fresh, strict=True)), **fixed}, rebuild_strict=False)
-    return _as_jax([*params, *fresh], replaced)
+    shared = [each for each in arrays if isinstance(each, SharedVariable)]
+    kept = {each: pt.constant(each.get_value(), dtype=each.type.dtype) for each in shared}
+    as_inputs, as_constants = {**dict(zip(arrays, fresh, strict=True)), **fixed}, {**kept, **fixed}
+    moving = [number for number in range(len(outputs)) if number not in pinned]
+    replaced: dict[int, Any] = {}
+    for numbers_of, replacements in ((moving, as_inputs), (sorted(pinned), as_constants)):
+        cloned = clone_replace([outputs[number] for number in numbers_of], replacements, rebuild_strict=False)
+        replaced |= dict(zip(numbers_of, cloned, strict=True))
+    return _as_jax([*params, *fresh], [replaced[number] for number in range(len(outputs))])
 
 
-def _is_number(variable: Any) -> bool:
+def is_number(variable: Any) -> bool:
+    """Whether a variable has no axes."""
     return getattr(variable.type, "ndim", None) == 0
 
 
@@ -309,10 +163,34 @@ def _dispatch() -> Any:
     return found[0]
 
 
+def _register(jax_funcify: Any) -> None:
+    """Translate to jax what PyTensor does not."""
+    if AnyShape in jax_funcify.registry:
+        return
+    jax_funcify.register(AnyShape)(lambda op, **_: lambda x, *shape: x)
+    # PyTensor asks for TensorFlow Probability here: normal tails of pm.Censored, pm.Truncated, pm.OrderedProbit.
+    jax_funcify.register(Erfcx)(lambda op, **_: jax.scipy.special.erfcx)
+    jax_funcify.register(SplineWrapper)(_interpolation)
+
+
+def _interpolation(op: Any, **_: Any) -> Callable[[Array], Array]:
+    """The density of `pm.Interpolated`: straight lines between points, and zero outside."""
+    spline = op.spline
+    if len(spline.get_coeffs()) != len(spline.get_knots()):
+        raise NotImplementedError("a spline of a higher order than one")
+    points, heights = spline.get_knots(), spline.get_coeffs()
+
+    def interpolate(x: Array) -> Array:
+        # Fresh arrays at every call: jax may remember one in another precision (see `posterase.precision`).
+        at, values = (jnp.asarray(np.array(each, x.dtype)) for each in (points, heights))
+        return jnp.interp(x, at, values, left=0.0, right=0.0)
+
+    return interpolate
+
+
 def _as_jax(inputs: Sequence[Any], outputs: Sequence[Any]) -> Callable[..., Sequence[Array]]:
     jax_funcify = _dispatch()
-    if AnyShape not in jax_funcify.registry:
-        jax_funcify.register(AnyShape)(lambda op, **_: lambda x, *shape: x)
+    _register(jax_funcify)
     graph = FunctionGraph(inputs=list(inputs), outputs=list(outputs), clone=True)
     get_mode("JAX").including("local_remove_check_parameter").optimizer.rewrite(graph)
     for node in graph.apply_nodes:
@@ -328,83 +206,50 @@ def _cannot(error: Exception) -> UnsupportedModelError:
     )
 
 
-def _with_function(
+def with_function(
     program: PyMCProgram,
     inputs: Sequence[Any],
-    arrays: Sequence[Any],
+    arrays: Mapping[int, Any],
     outputs: Sequence[Any],
+    pinned: Collection[int],
     one: Params,
-    leaves: dict[int, Array],
-) -> PyMCProgram:
-    """Compiled for arrays of any length; where the graph cannot do with those, for the lengths of all rows."""
-    for static in (False, True):
+) -> tuple[PyMCProgram, dict[int, Array]]:
+    """Compile for arrays of any length; where the graph cannot do with those, for the lengths of all rows.
+
+    Arrays that decide what the graph is (masks, and the neighbours in `pm.ICAR`) stay in it, as `frozen`.
+    """
+    leaves = {i: jnp.asarray(array_value(each)) for i, each in arrays.items()}
+    masks = {i for i, leaf in leaves.items() if leaf.dtype == bool}
+    neighbours = {i for i, leaf in leaves.items() if leaf.ndim > 1 and not jnp.issubdtype(leaf.dtype, jnp.floating)}
+    failed: Exception | None = None
+    for frozen, static in ((set(), False), (set(), True), (masks, True), (masks | neighbours, True)):
+        free = [i for i in arrays if i not in frozen]
+        tried = dataclasses.replace(
+            program,
+            arguments={i: program.arguments[i] for i in free},
+            frozen={program.arguments[i].name: leaves[i] for i in frozen},
+        )
         try:
-            tried = dataclasses.replace(program, function=_compiled(inputs, arrays, outputs, static=static))
-            jax.eval_shape(tried.densities, one, leaves)
+            function = _compiled(inputs, [arrays[i] for i in free], outputs, pinned, static=static)
+            tried = dataclasses.replace(tried, function=function)
+            jax.eval_shape(tried.densities, one, {i: leaves[i] for i in free})
         except Exception as error:  # whatever PyTensor's translation runs into
-            failed = error
+            failed = failed or error
         else:
-            return tried
+            return tried, {i: leaves[i] for i in free}
+    assert failed is not None
     raise _cannot(failed) from failed
 
 
-def _never(*_: Any) -> Sequence[Array]:
+def not_compiled(*_: Any) -> Sequence[Array]:
+    """Stand in for the function of a program until it is compiled."""
     raise NotImplementedError
-
-
-# --- rows
-
-
-def _rows_of(
-    model: Any, densities: Mapping[str, Any], values: Mapping[str, Any], wanted: Sequence[str]
-) -> tuple[tuple[Site, ...], tuple[tuple[str, int], ...]]:
-    """Observed variables with their axes of rows, and the axes."""
-    blocks: dict[str, int] = {}
-    unnamed: dict[int, str] = {}
-    sites = []
-    known = model.eval_rv_shapes()
-    for name, density in densities.items():
-        shape, batch = known.get(name), density.type.ndim
-        if shape is None:
-            shape = np.shape(values[name].eval(mode=IN_PYTHON))
-        if batch == 0:
-            raise UnsupportedModelError(
-                f"the variable {name!r} has one likelihood for {'×'.join(map(str, shape)) or 'one'} values: no row can "
-                "be taken out of it.",
-                "write the model with one likelihood a row, or a pe.MaskedModel, whose density takes a mask of rows.",
-            )
-        named = model.named_vars_to_dims.get(name) or [None] * len(shape)
-        dims = [str(each) if each is not None else f"{name}_dim_{at}" for at, each in enumerate(named)][:batch]
-        picked = [at for at, dim in enumerate(dims) if not wanted or dim in wanted]
-        if len(picked) != 1:
-            axes = ", ".join(f"{dim!r} ({size})" for dim, size in zip(dims, shape, strict=False))
-            raise AmbiguousRowsError(
-                f"the variable {name!r} has the axes {axes}.",
-                f"say which are the rows: {' or '.join(f'row_dim={dim!r}' for dim in dims)}.",
-            )
-        axis, size = picked[0], int(shape[picked[0]])
-        dim = dims[axis] if named[axis] is not None else unnamed.setdefault(size, dims[axis])
-        blocks.setdefault(dim, size)
-        sites.append(Site(name, list(blocks).index(dim), axis - batch, axis - len(shape)))
-    return tuple(sites), tuple(blocks.items())
-
-
-def _row_latents(model: Any, free: Sequence[Any], blocks: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
-    """Variables that have an axis of rows, by its name."""
-    names = [dim for dim, _ in blocks]
-    found = {}
-    for each in free:
-        dims = model.named_vars_to_dims.get(each.name) or ()
-        for at, dim in enumerate(dims):
-            if dim in names:
-                found[each.name] = names.index(dim), at - len(dims)
-    return found
 
 
 # --- transforms
 
 
-def _transforms(model: Any) -> dict[str, Transform]:
+def transforms_of(model: Any) -> dict[str, Transform]:
     """PyMC's, for supports that are always the same."""
     found: dict[str, Transform] = {}
     for each in model.free_RVs:

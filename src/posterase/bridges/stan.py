@@ -26,9 +26,8 @@ from posterase.bridges.programs import check_parameters
 from posterase.bridges.pystan_cache import delete_cached_chains, describe_cached_chains
 from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.bridges.stan_computed import find_computed
-from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length, packed
+from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length
 from posterase.bridges.stan_model import (
-    Computed,
     Host,
     Parameter,
     StanModel,
@@ -42,6 +41,7 @@ from posterase.bridges.stan_programs import (
     StanPosterior,
     is_odd,
 )
+from posterase.bridges.stan_row_parameters import RowParameters, find_row_parameters, moments_of
 from posterase.container import SAMPLE_DIMS
 from posterase.draws import Draws
 from posterase.errors import (
@@ -50,6 +50,7 @@ from posterase.errors import (
     DrawsShapeError,
     InputFileError,
     InvalidTypeError,
+    NotFactorisedError,
     OutsideSupportError,
     StanProgramError,
     UnsupportedModelError,
@@ -76,6 +77,14 @@ ANEW = (
     "the program does not compute them for the kept rows as they are stored. To get them back, run its generated "
     "quantities on the kept data with the new draws (generate_quantities in CmdStan)"
 )
+
+JOINED = (
+    "rows depend on one another in this program: what comes out is the posterior of the program with the kept data, in "
+    "which the rows before and after a removed one are neighbours"
+)
+
+FEWEST_NEIGHBOURS, ADDITIVE = 3, 1e-8
+"""Densities of fewer rows than the first are not compared; they are sums over rows up to the second."""
 
 LIBRARIES = (".so", ".dylib", ".dll")
 
@@ -141,15 +150,17 @@ def from_stan(
         remarks = tuple(each for each in remarks if each != UNIDENTIFIED)
     if isinstance(source, str):
         remarks += describe_cached_chains(source)
-    fewer, told = _check_subset(host, arrays, posterior, size)
+    fewer, row_parameters, told = _check_subset(host, arrays, posterior, size)
+    told += _check_neighbours(host, arrays, row_parameters, thetas[0], size)
     computed = find_computed(posterior, fewer, groups, thetas[0], size)
     spread = thetas.std(axis=0)
+    host = Host(compiled, cut, parameters, computed, row_parameters)
     model = StanModel(
-        data=jnp.asarray(packed(arrays)),
+        data=jnp.asarray(host.closed(arrays, None if row_parameters is None else moments_of(thetas))),
         present=jnp.ones(size, bool),
         transforms={},
         scales=jnp.asarray(np.where(spread > 0, spread, 1)),
-        host=Host(compiled, cut, parameters, computed),
+        host=host,
     )
     return model, describe_rows(_inside(model, arrays, groups, size, preprocessing, remarks + told), frames)
 
@@ -339,10 +350,10 @@ def _size(arrays: Data, n_rows: Any, own: bool) -> tuple[int, ByLength | None]:
 
 def _check_subset(
     host: Host, arrays: Data, posterior: StanPosterior, size: int
-) -> tuple[StanPosterior, tuple[str, ...]]:
+) -> tuple[StanPosterior, RowParameters | None, tuple[str, ...]]:
     """All rows are the data; with one row less there are other data of the same parameters.
 
-    That posterior comes back, and which arrays of rows were left as they are.
+    That posterior comes back, the parameters of single rows, and which arrays of rows were left as they are.
     """
     if not callable(host.subset):
         raise InvalidTypeError("subset is no function.", f"{OWN_SUBSET}.")
@@ -352,6 +363,8 @@ def _check_subset(
             "subset(data, every row) is not the data.", "let it return all of the data, cut to the rows given."
         )
     fewer, whole = posterior, set(arrays)
+    row_parameters: RowParameters | None = None
+    names = [each.name for each in host.parameters]
     for rows in (np.arange(1, size), np.arange(size - 1)) if size > 1 else ():
         cut = host.cut(arrays, rows)
         for name, values in arrays.items():
@@ -368,11 +381,53 @@ def _check_subset(
             raise UnsupportedModelError(
                 f"with one row less the program does not take the data. {error.problem}", f"{OWN_SUBSET}."
             ) from error
-        check_same_parameters(posterior, fewer, [each.name for each in host.parameters])
+        if rows[0] == 1:
+            row_parameters = find_row_parameters(posterior, fewer, names, size)
+        if row_parameters is None:
+            check_same_parameters(posterior, fewer, names)
     if size > 1 and whole == set(arrays):
         raise UnsupportedModelError("subset leaves the data as they are, whichever rows go.", f"{OWN_SUBSET}.")
     held = [name for name in arrays if name in whole and arrays[name].ndim and len(arrays[name]) == size]
-    return fewer, (f"left whole by subset, the removed rows' entries too: {', '.join(held)}",) if held else ()
+    said = (f"left whole by subset, the removed rows' entries too: {', '.join(held)}",) if held else ()
+    return fewer, row_parameters, said
+
+
+def _check_neighbours(
+    host: Host, arrays: Data, row_parameters: RowParameters | None, theta: Float[np.ndarray, " d"], size: int
+) -> tuple[str, ...]:
+    """Whether what a row adds depends on the row before: two rows together add the sum of what each adds.
+
+    Where it does, as in a series, a cut joins the neighbours. That is a fit to the cut data, and the verdict says so;
+    but parameters of single rows, as the states of a series, would be joined as well.
+    """
+
+    def density(gone: list[int]) -> float:
+        mask = ~np.isin(np.arange(size), gone)
+        of_kept = theta if row_parameters is None else theta[row_parameters.kept(row_parameters.free, len(theta), mask)]
+        posterior = host.program.with_data(host.cut(arrays, np.flatnonzero(mask)))
+        return float(posterior.log_density(of_kept[None])[0])
+
+    if size < FEWEST_NEIGHBOURS:
+        return ()
+    for first in {1, (size - 1) // 2}:
+        pair = [first, first + 1]
+        whole, *less, least = (density(gone) for gone in ([], pair[:1], pair[1:], pair))
+        if not abs(whole - sum(less) + least) > ADDITIVE * (1 + abs(whole)):
+            continue
+        if row_parameters is not None:
+            names = sorted({name.split(".")[0] for name in _names_of(row_parameters)})
+            raise NotFactorisedError(
+                f"rows next to each other depend on one another, and {', '.join(names)} has an axis of rows: without a "
+                "row its neighbours would be joined.",
+                "count times or places apart from the rows (array[N] int week; state[week]), so that a state stays "
+                "where its rows go.",
+            )
+        return (JOINED,)
+    return ()
+
+
+def _names_of(rows: RowParameters) -> list[str]:
+    return [rows.unconstrained[place] for place in rows.free[0]]
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -426,8 +481,9 @@ def _inside(
     for name, values in arrays.items():
         if values.ndim and len(values) == size:
             columns |= columns_of(name, values)
-    own = frozenset(str(dim) for name in names for dim in drawn[name].dims[2:])
-    axes = axes_of(_row_dims(computed, groups), [(ROWS, size)], groups, own)
+    rows = _row_dims(model, groups)
+    own = frozenset(str(dim) for name in names for dim in drawn[name].dims[2:]) - set(rows)
+    axes = axes_of(rows, [(ROWS, size)], groups, own)
     table = labelled([Block(ROWS, size, (), columns)], axes, groups, first=1)
     container = make_container(
         groups,
@@ -443,12 +499,14 @@ def _inside(
     return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
 
 
-def _row_dims(computed: Mapping[str, Mapping[str, Computed]], groups: Mapping[str, xr.Dataset]) -> dict[str, int]:
+def _row_dims(model: StanModel, groups: Mapping[str, xr.Dataset]) -> dict[str, int]:
     """The names that the axis of rows goes by."""
     found = {ROWS: 0}
-    for group, variables in computed.items():
+    for group, variables in model.host.computed.items():
         for name, each in variables.items():
             if each.row_axis is not None:
                 dims = groups[group][name].transpose(*SAMPLE_DIMS, ...).dims
                 found[str(dims[len(SAMPLE_DIMS) + each.row_axis])] = 0
+    for name, axis in ({} if model.host.row_parameters is None else model.host.row_parameters.axes).items():
+        found[str(groups["posterior"][name].dims[len(SAMPLE_DIMS) + axis])] = 0
     return found

@@ -26,11 +26,15 @@ from posterase import devices
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
+from posterase.bridges.stan_row_parameters import Moments, RowParameters, WithAbsentRows
 from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
 from posterase.model import AbstractModel, OwnSample, with_rows
 from posterase.precision import widest_float
 from posterase.removal import Removal
 from posterase.transforms import Transform
+
+MOMENTS = "posterase: means", "posterase: standard deviations"
+"""The names of moments beside those of the data: no program has such variables."""
 
 DIFFERENCE = 1e-4
 """The step of finite differences, in standard deviations of the draws."""
@@ -44,6 +48,7 @@ class Parameter(NamedTuple):
 
     name: str
     shape: tuple[int, ...]
+    """With all rows."""
     free: int
     """How many unconstrained numbers it takes."""
 
@@ -51,6 +56,14 @@ class Parameter(NamedTuple):
     def size(self) -> int:
         """How many numbers it is, on its own scale."""
         return int(np.prod(self.shape, dtype=int))
+
+
+class Opened(NamedTuple):
+    """What the bytes of a model hold."""
+
+    data: Data
+    moments: Moments | None
+    """Of the draws, where there are parameters of single rows."""
 
 
 class Computed(NamedTuple):
@@ -71,10 +84,12 @@ class Host:
         subset: Subset,
         parameters: Sequence[Parameter],
         computed: Mapping[str, Mapping[str, Computed]] = types.MappingProxyType({}),
+        row_parameters: RowParameters | None = None,
     ):
         self.program, self.subset, self.parameters = program, subset, tuple(parameters)
         self.computed = computed
         """What the program computes of the variables that came with the draws, by group and by their name there."""
+        self.row_parameters = row_parameters
         self._last: tuple[tuple[bytes, bytes], StanPosterior] | None = None
 
     @property
@@ -132,11 +147,33 @@ class Host:
         asked, last = (data.tobytes(), mask.tobytes()), self._last
         if last is not None and last[0] == asked:
             return last[1]
-        own = unpacked(data)
-        if not mask[present].all():
-            own = self.cut(own, np.flatnonzero(mask[present]))
-        self._last = asked, self.program.with_data(own)
+        own = self.opened(data)
+        cut = own.data if mask[present].all() else self.cut(own.data, np.flatnonzero(mask[present]))
+        self._last = asked, self.with_places(self.program.with_data(cut), own.moments, present, mask)
         return self._last[1]
+
+    def opened(self, whole: UInt8[np.ndarray, " bytes"]) -> Opened:
+        """Data from their bytes, with the moments of parameters of single rows."""
+        data = unpacked(whole)
+        moments = [data.pop(name) for name in MOMENTS if name in data]
+        return Opened(data, Moments(*moments) if moments else None)
+
+    def closed(self, data: Data, moments: Moments | None, least: int = 0) -> UInt8[np.ndarray, " bytes"]:
+        """The same as bytes."""
+        return packed({**data, **({} if moments is None else dict(zip(MOMENTS, moments, strict=True)))}, least)
+
+    def with_places(
+        self,
+        posterior: StanPosterior,
+        moments: Moments | None,
+        present: Bool[np.ndarray, " rows"],
+        mask: Bool[np.ndarray, " rows"],
+    ) -> StanPosterior:
+        """The program with the rows in the mask, and with places for parameters of all others."""
+        rows = self.row_parameters
+        if rows is None or moments is None or mask.all():
+            return posterior
+        return WithAbsentRows(posterior, rows, mask, rows.moments(moments, present, mask))
 
     # --- between trees and vectors
 
@@ -300,7 +337,8 @@ class StanModel(AbstractModel):
 
     def posterior(self) -> StanPosterior:
         """The program with the data of the present rows."""
-        return self.host.program.with_data(unpacked(np.asarray(self.data)))
+        own, present = self.host.opened(np.asarray(self.data)), np.asarray(self.present)
+        return self.host.with_places(self.host.program.with_data(own.data), own.moments, present, present)
 
     def elements(self, rows: int) -> int:
         return self.host.dimension  # data are on the host, once for all draws
@@ -314,18 +352,29 @@ class StanModel(AbstractModel):
 
     def _without(self, left: Bool[Array, " rows"]) -> StanModel:
         present, kept = np.asarray(self.present), np.asarray(left)
-        data = self.host.cut(unpacked(np.asarray(self.data)), np.flatnonzero(kept[present]))
-        return with_rows(self, jnp.asarray(packed(data, self.data.size)), left)
+        own, rows = self.host.opened(np.asarray(self.data)), self.host.row_parameters
+        data = self.host.cut(own.data, np.flatnonzero(kept[present]))
+        moments = own.moments if rows is None or own.moments is None else rows.moments(own.moments, present, kept)
+        return with_rows(self, jnp.asarray(self.host.closed(data, moments, self.data.size)), left)
 
     def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> OwnSample | None:
         if not self.host.program.samples:
             return None
         host, posterior = self.host, self.posterior()
         flat = host.flat({name: np.asarray(leaf, float) for name, leaf in initial.items()}, 1)
-        within = posterior.constrain(unconstrained(host, posterior, np.ascontiguousarray(flat))[0])
-        starts = [host.named(each) for each in within]
-        made = host.program.sample(unpacked(np.asarray(self.data)), seed, starts, draws, warmup)
-        return OwnSample(made.params, made.divergences, made.gradients)
+        thetas = unconstrained(host, posterior, np.ascontiguousarray(flat))[0]
+        inner = posterior.inner if isinstance(posterior, WithAbsentRows) else posterior
+        within = inner.constrain(posterior.of_kept(thetas) if isinstance(posterior, WithAbsentRows) else thetas)
+        shapes = {each.name: inner.shapes[each.name] for each in host.parameters}
+        starts = [host.named(each, shapes) for each in within]
+        made = host.program.sample(host.opened(np.asarray(self.data)).data, seed, starts, draws, warmup)
+        params = made.params
+        if isinstance(posterior, WithAbsentRows):
+            kept = host.flat(params, 2)
+            of_kept, _ = inner.unconstrain(np.ascontiguousarray(kept.reshape(-1, kept.shape[-1])))
+            whole = posterior.constrain(posterior.with_absent(of_kept, np.random.default_rng(seed)))
+            params = host.named(whole.reshape(*kept.shape[:2], -1))
+        return OwnSample(params, made.divergences, made.gradients)
 
     def _check_functions(self, params: PyTree) -> None:
         wanted = {each.name: each.shape for each in self.host.parameters}

@@ -12,9 +12,11 @@ from posterase.experiments.bnn import TITLES
 from posterase.experiments.bnn_tables import OURS, Result, note_of
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
+from posterase.experiments.one_person import OnePerson
 from posterase.experiments.rungs import Cloud, Clouds, Grid
 from posterase.files import written_whole
 from posterase.plotting import BLACK, GREEN, GREY, SKY, VERMILION, density, new_figure
+from posterase.plotting import STYLES as BEFORE_AND_AFTER
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 STYLES: dict[str, dict[str, Any]] = {
@@ -48,6 +50,34 @@ def draw_diabetes(requests: list[Request], target: Path) -> Path:
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     figure.suptitle(f"A regression forgets {request.title} ({len(request.rows)} of 442)", fontsize=12)
+    with written_whole(target) as beside:
+        figure.savefig(beside, dpi=130, metadata={"Software": None})
+    return target
+
+
+def draw_one_person(seen: OnePerson, target: Path) -> Path:
+    """The coefficients that one person moved most: before, after the erasure, and of a new fit."""
+    samples = {"before": columns(seen.before), "after": columns(seen.result.draws), "refit": columns(seen.refit)}
+    styles = {
+        "before": {**BEFORE_AND_AFTER["before"], "label": "before: all 442 patients"},
+        "after": {**BEFORE_AND_AFTER["after"], "label": "after erasing one"},
+        "refit": {**BEFORE_AND_AFTER["refit"], "label": "refit on the other 441"},
+    }
+    figure = new_figure(9.6, 2.9)
+    axes = figure.subplots(1, len(seen.moved_most))
+    for axis, at in zip(axes, seen.moved_most, strict=True):
+        low, high = np.quantile(np.concatenate([each[:, at] for each in samples.values()]), [0.001, 0.999])
+        grid = np.linspace(low, high, 200)
+        for name, values in samples.items():
+            n = len(values)
+            axis.plot(grid, density(values[:, at], np.full(n, 1 / n), grid), **styles[name])
+        axis.set_title(f"β, {seen.names[at]}" if at < len(seen.names) - 1 else "σ", fontsize=10)
+        axis.set_yticks([])
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.suptitle(f"A regression forgets one patient: accepted by {seen.result.verdict.rung}", fontsize=12)
     with written_whole(target) as beside:
         figure.savefig(beside, dpi=130, metadata={"Software": None})
     return target
@@ -131,10 +161,18 @@ def draw_gmm(outcomes: list[Outcome], target: Path) -> Path:
 
 
 def _draw_times(axis: Any, outcome: Outcome) -> None:
-    names, seconds = list(outcome.seconds), list(outcome.seconds.values())
-    axis.bar(names, seconds, color=[PANELS["target"], PANELS["processed"]], width=0.6)
+    """A retraining, a request, and all requests: in small pieces, erasing can cost more than retraining once."""
+    every = outcome.requests * outcome.seconds["a request"]
+    bars = {**outcome.seconds, f"{outcome.requests} requests": every}
+    names, seconds = list(bars), list(bars.values())
+    axis.bar(names, seconds, color=[PANELS["target"], PANELS["processed"], PANELS["processed"]], width=0.6)
     axis.set_yscale("log")
-    axis.set_title(f"seconds to answer a request ({seconds[0] / seconds[1]:.0f} times)", fontsize=10)
+    axis.tick_params(labelsize=9)
+    axis.set_title(
+        f"seconds: a request 1/{seconds[0] / seconds[1]:.0f} of a retraining,\n"
+        f"{outcome.requests} requests {every / seconds[0]:.1f} retrainings",
+        fontsize=10,
+    )
     axis.bar_label(axis.containers[0], [f"{value:.2g} s" for value in seconds], padding=2, fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
     axis.set_ylim(min(seconds) / 3, max(seconds) * 3)

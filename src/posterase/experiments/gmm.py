@@ -122,6 +122,11 @@ class Outcome(NamedTuple):
     seconds: dict[str, float]
     """A retraining and a request, all chains together, without compilation."""
 
+    @property
+    def requests(self) -> int:
+        """How many requests remove all points."""
+        return len(self.points.removed) // self.settings.request_rows
+
 
 def make_points(settings: Settings) -> Points:
     """The synthetic set, from the seed."""

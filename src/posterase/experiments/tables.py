@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.table import Table
 
-from posterase.experiments.diabetes import Request
+from posterase.experiments.diabetes import Request, columns
 from posterase.experiments.gmm import Outcome
+from posterase.experiments.one_person import PATIENT, OnePerson
 from posterase.experiments.rungs import Clouds
 
 
@@ -24,6 +25,31 @@ def diabetes_table(request: Request) -> Table:
         errors = f"{outcome.mean_error:.3f}", f"{outcome.spread_error:.3f}"
         table.add_row(outcome.method, *errors, outcome.verdict)
     return table
+
+
+def one_person_table(seen: OnePerson) -> Table:
+    """Means and standard deviations of what one person moved most."""
+    table = Table(title="Forget one of 442 patients", title_justify="left", title_style="bold")
+    table.add_column("coefficient")
+    for name in ("before", "after", "refit"):
+        table.add_column(f"{name}:\nmean ± sd", justify="right")
+    every = [columns(each) for each in (seen.before, seen.result.draws, seen.refit)]
+    for at in seen.moved_most:
+        table.add_row(seen.names[at], *(f"{each[:, at].mean():.3f} ± {each[:, at].std():.3f}" for each in every))
+    return table
+
+
+def one_person_plain(seen: OnePerson) -> dict[str, Any]:
+    """The same as plain JSON, of all coefficients; and the public verdict."""
+    every = {"before": seen.before, "after": seen.result.draws, "refit": seen.refit}
+    figures = {name: columns(each) for name, each in every.items()}
+    return {
+        "erased": PATIENT,
+        "verdict": seen.result.verdict.to_dict(),
+        "coefficients": list(seen.names),
+        "mean": {name: each.mean(axis=0).tolist() for name, each in figures.items()},
+        "sd": {name: each.std(axis=0).tolist() for name, each in figures.items()},
+    }
 
 
 def diabetes_plain(request: Request) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -29,17 +29,45 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 
 
 def demo(said: Said, out: Out = Path("posterase-demo"), seed: Seed = 0) -> None:
-    """The paper's Section 5.1: a Gaussian mixture's posterior forgets 800 of 2,000 points, by SGLD and SGHMC.
+    """One person is erased from a real posterior; then the paper's Gaussian mixture forgets 800 of 2,000 points.
+
+    First, a regression on 442 patients: the fit, the erasure of one patient, and a new fit to compare with. Then the
+    paper's Section 5.1, by SGLD and SGHMC.
 
     Example: `posterase demo --out /tmp`
     """
-    _reproduce_gmm(said, out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
+    shown = _erase_one_person(said, out, seed)
+    paper = _reproduce_gmm(said, out, seed, samplers=("sgld", "sghmc"), chains=4, ablation=False)
+    said.json({"one_person": shown, **paper, "files": [*shown["files"], *paper["files"]]})
     Console().print(
         "What to try next: `posterase reproduce gmm` (more chains, and what the sampler's steps do without the shift), "
         "`posterase reproduce diabetes` (an exact answer to compare with), and the tutorial *Forget one person* on a "
         "survey.",
         markup=False,
     )
+
+
+def _erase_one_person(said: Said, out: Path, seed: int) -> dict[str, Any]:
+    """The product in one request; its figure and results."""
+    from posterase.experiments import figures, one_person, tables
+
+    folder, console = make_folder(out), Console()
+    with said.aside.status("") as status:
+        seen = one_person.run(seed, report=status.update)
+    console.print(tables.one_person_table(seen), "")
+    print_line(f"{seen.result}\n")
+    erasing, fitting = seen.erasing, seen.fitting
+    console.print(
+        f"Erasing took {erasing.first:.1f} s the first time and {erasing.again:.2f} s again; a new fit by NUTS, "
+        f"{fitting.first:.1f} s and {fitting.again:.2f} s. The first time includes compilation.",
+        highlight=False,
+    )
+    made = tables.one_person_plain(seen)
+    results = folder / "one-person.json"
+    _write_json(results, made)
+    drawn = _draw(lambda: figures.draw_one_person(seen, folder / "one-person.png"))
+    print_line(f"Results: {results}\n")
+    return {**made, "files": [*([drawn] if drawn else []), str(results)]}
 
 
 @reproduce.command("gmm")
@@ -57,7 +85,7 @@ def reproduce_gmm(
     samplers: dict[str, tuple[SamplerName, ...]] = {"sgld": ("sgld",), "sghmc": ("sghmc",), "both": ("sgld", "sghmc")}
     if sampler not in samplers:
         raise InvalidOptionError(f"--sampler is {sampler!r}.", "use sgld, sghmc or both.")
-    _reproduce_gmm(said, out, seed, samplers[sampler], chains, ablation=True)
+    said.json(_reproduce_gmm(said, out, seed, samplers[sampler], chains, ablation=True))
 
 
 @reproduce.command("diabetes")
@@ -291,7 +319,7 @@ def _finished(path: Path) -> list[Done]:
 
 def _reproduce_gmm(
     said: Said, out: Path, seed: int, samplers: tuple[SamplerName, ...], chains: int, ablation: bool
-) -> None:
+) -> dict[str, Any]:
     from posterase.experiments import figures, gmm, tables
 
     figure, results, timings = (make_folder(out) / name for name in ("gmm.png", "gmm.json", "timings.json"))
@@ -312,15 +340,17 @@ def _reproduce_gmm(
         console.print(
             f"{outcome.settings.sampler.upper()}: retraining {retraining:.3f} s, a request of "
             f"{outcome.settings.request_rows} points {request:.4f} s: {retraining / request:.0f} times faster "
-            f"({chains} chains together, compilation apart). The series' last term was {outcome.last_term:.2f} of its "
-            "first at most."
+            f"({chains} chains together, compilation apart). All {outcome.requests} requests together take "
+            f"{outcome.requests * request:.2f} s, {outcome.requests * request / retraining:.1f} retrainings: in such "
+            f"small pieces, erasing costs {'more' if outcome.requests * request > retraining else 'less'} than "
+            f"retraining once. The series' last term was {outcome.last_term:.2f} of its first at most."
         )
     _write_json(results, {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes})
     _write_json(timings, {outcome.settings.sampler: outcome.seconds for outcome in outcomes})
     _draw(lambda: figures.draw_gmm(outcomes, figure))
     print_line(f"Results: {results}, timings apart in {timings}")
     made = {outcome.settings.sampler: gmm.to_dict(outcome) for outcome in outcomes}
-    said.json({"results": made, "files": [str(path) for path in (figure, results, timings) if path.exists()]})
+    return {"results": made, "files": [str(path) for path in (figure, results, timings) if path.exists()]}
 
 
 def _write_json(path: Path, content: object) -> None:

@@ -146,8 +146,9 @@ def flat_tails(
         return np.concatenate(found)
 
     levels, out = np.split(values(FAR_OUT[0]), [len(inside)])
-    if np.isnan(out).any():  # too far for the numbers there are
-        out = np.where(np.isnan(out), values(FAR_OUT[1])[len(inside) :], out)
+    too_far = np.isnan(out) | np.isposinf(out)  # for the numbers there are: exp(−400)² is 0, and −log of it is +∞
+    if too_far.any():
+        out = np.where(too_far, values(FAR_OUT[1])[len(inside) :], out)
     level = max(levels[0], np.median(levels[1:])) if few else levels[0]
     flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
     return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
