@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import re
@@ -175,6 +176,14 @@ def test_from_a_job_to_a_certificate_that_anyone_can_verify(here):
     report = made["report.html"].read_text()
     assert f"sha256:{hashlib.sha256(data).hexdigest()}" in report
     assert "posterase verify --key public.key --certificate certificate.json" in report
+    for text in (report, made["diagnostics.html"].read_text()):
+        for name, fact in {
+            "Date": dt.datetime.now(dt.UTC).date(),
+            "Draws before": "fit.nc",
+            "Draws after": "kept.nc",
+        }.items():
+            assert f"<th scope=row>{name}</th><td>{fact}</td>" in text
+    assert json.loads(made["verdict.json"].read_text())["draws_files"] == {"before": "fit.nc", "after": "kept.nc"}
     for path in made.values():
         assert (stat.S_IMODE(path.stat().st_mode) == 0o600) == (path.name == "diagnostics.html"), path
         for planted in (b"person-03", b"person-00", b"17.25", np.float64(17.25).tobytes()):
@@ -385,7 +394,7 @@ def test_all_files_are_written_or_none(here, monkeypatch):
     def fails(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("posterase.interfaces.report.report", fails)
+    monkeypatch.setattr("posterase.interfaces.report.page", fails)
     (here / "job.toml").write_text(JOB.replace('certificate = "certificate.json"\n', ""))
     before = sorted(here.iterdir())
     assert ended(monkeypatch, "erase", "job.toml") == STOPPED

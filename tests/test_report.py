@@ -16,7 +16,7 @@ import posterase as pe
 from posterase.assess.table import Assessment, Figure
 from posterase.erasers.rejuvenate import RejuvenateDiagnostics, Stage
 from posterase.interfaces.diagnostics_report import BANNER, NOT_SHOWN, diagnostics_page, diagnostics_report
-from posterase.interfaces.report import page, report
+from posterase.interfaces.report import MEANINGS, page, report
 from posterase.numerics.weights import Estimate
 from posterase.origins import ORIGINS
 from posterase.plotting import samples_of
@@ -175,6 +175,14 @@ def test_pages_from_plain_facts(accepted):
     assert whole == diagnostics_report(accepted)
     returned = facts["returned"]
     assert f"{returned['chains']} chains of {returned['draws']}" in page(facts)
+
+
+def test_every_symbol_of_a_page_is_explained_in_a_line(accepted, refused):
+    for text in map(html.unescape, (report(accepted), report(refused), diagnostics_report(accepted))):
+        explained = text.partition("What the symbols mean")[2]
+        used = [symbol for symbol in MEANINGS if symbol in text.partition("What the symbols mean")[0]]
+        assert used
+        assert [symbol for symbol, line in MEANINGS.items() if line in explained] == used
 
 
 def test_the_path_is_told_stage_by_stage(accepted):

@@ -748,7 +748,7 @@ def test_requests_over_http_are_those_of_the_record(small):
         asked = submission("s1")
         assert caller.post("/requests", json=asked).status_code == 201
         ordered = caller.post("/projects/visits/orders").json()
-        assert ordered["state"] == "waiting"
+        assert ordered["state"] == "pending"
         with working(url, folder):
             until(lambda: caller.get(f"/orders/{ordered['order']}").json()["state"] == "done")
         assert caller.get(f"/requests/{asked['subject_request_id']}").json()["results_count"] == 3

@@ -24,6 +24,7 @@ from posterase.interfaces.report import (
     Facts,
     asked_section,
     certificate_section,
+    meanings_section,
     methods_section,
     notes_section,
     objections_of,
@@ -100,7 +101,7 @@ def diagnostics_page(
         notes_section(facts),
         certificate_section(certificate) if certificate is not None else "",
     ]
-    return page_of(title, parts, banner=BANNER)
+    return page_of(title, [*parts, meanings_section(parts)], banner=BANNER)
 
 
 # --- sections

@@ -238,10 +238,12 @@ class _Finished:
 
     def write(self, targets: Mapping[str, Path], refits: Sequence[Draws]) -> dict[str, Path]:
         """Write all files, or none; of a refusal no draws and no certificate."""
-        from posterase.interfaces.diagnostics_report import diagnostics_report
-        from posterase.interfaces.report import report
+        from posterase.interfaces.diagnostics_report import diagnostics_page
+        from posterase.interfaces.report import page
+        from posterase.plotting import samples_of
 
         result, refused = self.result, not self.result.verdict.accepted
+        public, private = self._dated(result.to_dict()), self._dated(result.diagnostics_dict())
         wanted = {name: path for name, path in targets.items() if not refused or name not in ("out", "certificate")}
         assessment = self._assessed(refits) if refits else None
         with ExitStack() as stack:
@@ -255,16 +257,23 @@ class _Finished:
             if certificate is not None:
                 beside["certificate"].write_bytes(certificate)
             if "report" in beside:
-                page = report(result, certificate=certificate, assessment=assessment)
-                beside["report"].write_text(page, encoding="utf-8")
+                made = page(public, certificate=certificate, assessment=assessment)
+                beside["report"].write_text(made, encoding="utf-8")
             if "verdict" in beside:
-                beside["verdict"].write_text(_indented(result.to_dict()), encoding="utf-8")
+                beside["verdict"].write_text(_indented(public), encoding="utf-8")
             if "diagnostics" in beside and beside["diagnostics"].suffix == ".json":
-                beside["diagnostics"].write_text(_indented(result.diagnostics_dict()), encoding="utf-8")
+                beside["diagnostics"].write_text(_indented(private), encoding="utf-8")
             elif "diagnostics" in beside:
-                page = diagnostics_report(result, certificate=certificate, assessment=assessment)
-                beside["diagnostics"].write_text(page, encoding="utf-8")
+                made = diagnostics_page(private, samples_of(result), certificate=certificate, assessment=assessment)
+                beside["diagnostics"].write_text(made, encoding="utf-8")
         return wanted
+
+    def _dated(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """The facts with the date and the names of the files of draws."""
+        names = {"before": self.job.path("draws").name}
+        if self.result.verdict.accepted:
+            names["after"] = self.job.path("out").name
+        return {**facts, "date": self.started.date().isoformat(), "draws_files": names}
 
     def _assessed(self, refits: Sequence[Draws]) -> Assessment:
         from posterase.assess.assessment import assess

@@ -53,7 +53,7 @@ def opened_record(url: str, folder: Path | None) -> Iterator[Record]:
         try:
             recover(record)
         except PosteraseError as error:  # what one project is stuck with is no reason to stop the others
-            Console(stderr=True).print(f"A run that was cut off waits: {error}", markup=False, highlight=False)
+            Console(stderr=True).print(f"A run that was cut off is pending: {error}", markup=False, highlight=False)
         yield record
     finally:
         record.close()
@@ -204,7 +204,7 @@ def requests_list(
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
-    """Requests by their dates, those that wait where nothing else is said.
+    """List requests by due date (default: open ones).
 
     Example: `posterase requests list --due-within 7d`
     """
@@ -286,7 +286,7 @@ def requests_cancel(
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
-    """Take a request back that waits.
+    """Cancel a pending request.
 
     Example: `posterase requests cancel 7c9e6679-7425-40de-944b-e07fc1f90ae7 --reason "withdrawn"`
     """
@@ -305,7 +305,7 @@ def requests_run(
     record: RecordUrl = DEFAULT_RECORD,
     folder: KeysFolder = None,
 ) -> None:
-    """Run the requests that wait: one erasure for all of them.
+    """Run all pending requests: one erasure for all of them.
 
     The exit status is 2 where a request was refused, 3 where another process is running this project.
 
@@ -333,7 +333,7 @@ def requests_run(
 
 
 def _reason(record: Record, request: Request) -> str | None:
-    """Why a request was answered as it was; of one that waits still, why the run gave it back."""
+    """Why a request was answered as it was; of one that is still pending, why the run gave it back."""
     if request.state != "pending":
         return request.reason
     released = [each for each in record.history(request.subject_request_id) if each.kind == "request.released"]

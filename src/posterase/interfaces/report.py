@@ -23,7 +23,19 @@ if TYPE_CHECKING:
     from posterase.erasure import Erasure
 
 Facts = Mapping[str, Any]
-"""What `Erasure.to_dict` returns; or `Erasure.diagnostics_dict`, whose verdict and policy have the same keys."""
+"""What `Erasure.to_dict` returns; or `Erasure.diagnostics_dict`, whose verdict and policy have the same keys.
+
+What the command line writes also has `date`, and `draws_files`: the names of the files of draws, without their folders.
+"""
+
+MEANINGS = {
+    "k̂": "k̂ is how heavy the tail of the weights is: up to its limit (at most 0.7) the weighted draws can be trusted.",
+    "ε": "ε is an estimate of how far the distribution of a returned draw is from the posterior of the kept rows, in "
+    "nats (Kullback–Leibler divergence); 0 is no difference.",
+    "R̂": "R̂ is how far several chains disagree: 1 is not at all.",
+    "ESS": "ESS, the effective sample size, is how many independent draws the draws are worth.",
+}
+"""The symbols of reports, each in a line."""
 
 WORDS = {
     "Reweight": "every draw got a weight: more where it does not need the removed rows, less where it does",
@@ -83,6 +95,8 @@ def page(
         When it was made. Default: today, in UTC.
     """
     accepted = facts["verdict"]["accepted"]
+    if date is not None:
+        facts = {"date": date.isoformat(), **facts}
     parts = [
         verdict_section(facts),
         asked_section(facts),
@@ -92,7 +106,13 @@ def page(
         section("What can still be learned", bullets(CAUTIONS if accepted else CAUTIONS[1:])),
         certificate_section(certificate) if certificate is not None else "",
     ]
-    return page_of(title, parts, date=date)
+    return page_of(title, [*parts, meanings_section(parts)], date=date)
+
+
+def meanings_section(parts: Sequence[str]) -> str:
+    """What the symbols mean that a page uses."""
+    used = [line for symbol, line in MEANINGS.items() if any(symbol in part for part in parts)]
+    return section("What the symbols mean", bullets(used)) if used else ""
 
 
 def verdict_section(facts: Facts) -> str:
@@ -111,8 +131,10 @@ def verdict_section(facts: Facts) -> str:
 
 def asked_section(facts: Facts) -> str:
     """The rows, and what the policy asks of the result."""
-    policy = facts["policy"]
-    asked = [("Rows to remove", f"{facts['removed_rows']} of {_total(facts)}")]
+    policy, files = facts["policy"], facts.get("draws_files", {})
+    asked = [("Date", facts["date"])] if "date" in facts else []
+    asked += [(f"Draws {which}", files[which]) for which in ("before", "after") if which in files]
+    asked.append(("Rows to remove", f"{facts['removed_rows']} of {_total(facts)}"))
     ess = "the default" if policy.get("ess") is None else f"{policy['ess']:g}"
     wanted = [f"effective draws of every parameter: at least {ess}"]
     if policy.get("epsilon") is not None:

@@ -1,7 +1,7 @@
 """A worker: takes orders from the record and runs them, in a process of its own.
 
 It outlives the web server that started it: where that is gone, it finishes what it has in hand and ends. Asked to end
-(SIGTERM), it finishes within its grace, or hands the requests back, which wait again.
+(SIGTERM), it finishes within its grace, or hands the requests back, which are pending again.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PAUSE_S = 0.5
 MOST_ATTEMPTS = 3
 """Of an order whose runs end their process, as one that needs too much memory does."""
 PERIOD = dt.timedelta(minutes=10)
-"""A project is run by itself so often at most: what a run has left waiting would else be run at once, for ever."""
+"""A project is run by itself so often at most: what a run has left pending would else be run at once, for ever."""
 
 
 class Stopped(BaseException):

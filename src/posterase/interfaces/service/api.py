@@ -155,7 +155,7 @@ async def find(
     keeper: Kept,
     caller: Auditor,
     project: Annotated[str | None, Query(max_length=64)] = None,
-    state: Annotated[list[State] | None, Query(description="Those that wait where nothing is said.")] = None,
+    state: Annotated[list[State] | None, Query(description="Default: pending and in progress.")] = None,
     after: Annotated[str | None, Query(max_length=64, description="The last id of the page before.")] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Listing:
@@ -179,7 +179,7 @@ async def status(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller)
 
 @router.delete("/requests/{subject_request_id}", status_code=202, response_model=Receipt)
 async def cancel(subject_request_id: RequestId, keeper: Kept, caller: Submitter) -> Response:
-    """Take a request back that waits."""
+    """Cancel a pending request."""
     found = await keeper.write(caller.token.name, lambda record: record.cancel(subject_request_id, WITHDRAWN))
     return signed(keeper, _receipt(found, b""), 202)
 
@@ -233,7 +233,7 @@ ALL_THAT_WAIT = NewOrder(due_within=None)
 
 @router.post("/projects/{name}/orders", status_code=202)
 async def new_order(name: Name, keeper: Kept, caller: Operator, asked: NewOrder = ALL_THAT_WAIT) -> OrderState:
-    """Have the requests of a project run that wait. A worker does it; ask for its state."""
+    """Run the pending requests of a project. A worker does it; ask for its state."""
     due_within = None if asked.due_within is None else span_of(asked.due_within)
     return order_state(await keeper.write(caller.token.name, lambda record: place_order(record, name, due_within)))
 

@@ -277,7 +277,7 @@ async def extend(subject_request_id: RequestId, request: Request, keeper: Kept, 
 
 @router.post(f"{PAGES}/requests/{{subject_request_id}}/run")
 async def run_for(subject_request_id: RequestId, keeper: Kept, caller: Operator) -> Response:
-    """Have it run, with all that wait in its project."""
+    """Run it, with all pending requests of its project."""
 
     def change(record: Record) -> Asked:
         found = record.get(subject_request_id)
@@ -365,7 +365,7 @@ async def projects(keeper: Kept, caller: Auditor) -> Response:
 
 @router.post(f"{PAGES}/projects/{{name}}/run")
 async def run(name: str, keeper: Kept, caller: Operator) -> Response:
-    """Have all that waits in a project run."""
+    """Run all pending requests of a project."""
     await keeper.write(caller.token.name, lambda record: place_order(record, name))
     return RedirectResponse(f"{PAGES}/projects", 303)
 

@@ -105,7 +105,7 @@ class OrderState(BaseModel):
 
     order: int = Field(description="Its number.")
     project: str
-    state: Literal["waiting", "running", "done", "failed"]
+    state: Literal["pending", "running", "done", "failed"]
     message: str
     ordered_at: str
     ended_at: str | None
@@ -178,7 +178,7 @@ def status_of(request: Request, now: Any) -> Status:
 def order_state(order: Order) -> OrderState:
     """An order's state."""
     ended = "failed" if order.failed else "done"
-    state: Any = ended if order.ended_at else "running" if order.started_at else "waiting"
+    state: Any = ended if order.ended_at else "running" if order.started_at else "pending"
     return OrderState(
         order=order.id,
         project=order.project,

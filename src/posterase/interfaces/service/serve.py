@@ -172,7 +172,7 @@ def worker_command(due_within: str | None, grace_s: float) -> list[str]:
 
 
 def _hand_back(url: str, folder: Path) -> None:
-    """What a worker could not, because it was ended: its requests wait again, or its run is completed."""
+    """What a worker could not, because it was ended: its requests are pending again, or its run is completed."""
     try:
         record = open_record(url, folder)
     except PosteraseError:

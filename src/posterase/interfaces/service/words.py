@@ -12,18 +12,10 @@ HAPPENED = {
     "request.received": "Received",
     "request.extended": "Given more time",
     "request.started": "A run began",
-    "request.released": "Waits again",
+    "request.released": "Pending again",
     "request.completed": "Completed",
     "request.refused": "Refused",
     "request.cancelled": "Cancelled",
-}
-
-STATES = {
-    "pending": "waiting",
-    "in_progress": "running",
-    "completed": "completed",
-    "refused": "refused",
-    "cancelled": "cancelled",
 }
 
 
