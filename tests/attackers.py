@@ -51,6 +51,47 @@ def signals(tree: xr.DataTree, parameters: set[str]) -> dict[str, np.ndarray]:
     return {**dict(per_draw(tree, parameters)), **dict(clusters(theta.astype(np.float64)))}
 
 
+def differences(tree: xr.DataTree, kept: np.ndarray, n_rows: int) -> Iterator[tuple[str, np.ndarray]]:
+    """What is left of numbers in a file without the kept rows: of a sum over all rows, that of the removed ones.
+
+    Numbers are variables and attributes of all groups, and coefficients of every number per draw on the parameters.
+    `kept` are the sums of the kept rows' covariates.
+    """
+    posterior = tree["posterior"].to_dataset().transpose("chain", "draw", ...)
+    draws = {
+        str(name): each.values.reshape(each.shape[0] * each.shape[1], -1).astype(np.float64)
+        for name, each in posterior.data_vars.items()
+    }
+    numbers = dict(_numbers(tree))
+    for name, values in draws.items():
+        others = [each for other, each in draws.items() if other != name]
+        if values.shape[1] == 1 and others:
+            design = np.concatenate([np.ones_like(values), *others], axis=1)
+            fitted, *_ = np.linalg.lstsq(design, values[:, 0], rcond=None)
+            if np.std(values[:, 0] - design @ fitted) < 1e-3 * np.std(values):
+                numbers[f"coefficients of {name}"] = fitted
+    for name, values in numbers.items():
+        flat = np.abs(np.ravel(values).astype(np.float64))
+        for sums in (flat, n_rows * flat):
+            for sign in (1, -1):
+                yield name, sign * sums[:, None] - kept
+
+
+def _numbers(tree: xr.DataTree) -> Iterator[tuple[str, np.ndarray]]:
+    """Every number that belongs to no draw: variables, coordinates and attributes, of the groups and of their parts."""
+    for group in tree.subtree:
+        dataset = group.to_dataset()
+        named = {**dataset.data_vars, **dataset.coords}
+        every = {f"{group.path}@": group.attrs, **{f"{group.path}/{n}@": v.attrs for n, v in named.items()}}
+        for place, attributes in every.items():
+            for key, value in attributes.items():
+                if np.asarray(value).dtype.kind in "fiu":
+                    yield f"{place}{key}", np.asarray(value)
+        for name, values in named.items():
+            if values.dtype.kind in "fiu" and not {"chain", "draw"} & set(values.dims):
+                yield f"{group.path}/{name}", values.values
+
+
 def leak(signal: np.ndarray, log_removed: np.ndarray) -> float:
     """The correlation of a signal with log p(S′ | θ)."""
     return float(np.corrcoef(signal, log_removed)[0, 1]) if np.ptp(signal) > 0 else 0.0

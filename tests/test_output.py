@@ -19,7 +19,7 @@ from posterase.errors import RefusedError, WeightedDrawsError
 from posterase.log_densities import LogDensity
 from posterase.numerics import refresh
 from posterase.numerics.densities import unconstrained
-from tests.attackers import gaussian_row, leak, signals
+from tests.attackers import differences, gaussian_row, leak, signals
 from tests.oracles import BetaBernoulli, GammaPoisson, LinearRegression
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
 from tests.test_compilation import compilations
@@ -169,6 +169,61 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
         assert not {"deviance", "score"} & set(out["posterior"].data_vars)
         assert ({"mean", "log_phi"} <= set(out["posterior"].data_vars)) == (names is None)
         assert "deviance of the posterior" in " ".join(result.verdict.notes)
+
+
+def fit_with_summaries():
+    """A file as brms writes it, with what it computed from all rows; its removed row, and its covariates."""
+    oracle, rows, source, _ = request("regression", 0)
+    beta, rng = np.asarray(source.params["beta"], np.float64), np.random.default_rng(0)
+    covariates = oracle.X + np.array([3.2, -1.7])
+    county = np.arange(oracle.n_rows) // 8
+    intercept = rng.normal(size=beta.shape[:2])
+    posterior = {
+        "b_Intercept": intercept - beta @ covariates.mean(axis=0),
+        "b": beta,
+        "slope": beta[..., 0],
+        "difference": beta[..., 0] - beta[..., 1] / 2,
+        "Intercept": intercept,
+        "alpha": rng.normal(size=(*beta.shape[:2], 5)),
+    }
+    constant = {
+        "x": covariates,
+        "x_mean": covariates.mean(axis=0),
+        "county_idx": county,
+        "county_mean": np.array([covariates[county == i, 0].mean() for i in range(5)]),
+        "county_rows": np.bincount(county),
+        "soil": rng.normal(size=5),
+    }
+    dims = {"b": ["term"], "x": ["obs", "term"], "x_mean": ["term"], "y": ["obs"], "county_idx": ["obs"]}
+    dims |= {name: ["county"] for name in ("alpha", "county_mean", "county_rows", "soil")}
+    rowwise = -0.5 * ((oracle.y - beta @ oracle.X.T) / oracle.noise) ** 2
+    groups = {"posterior": posterior, "log_likelihood": {"y": rowwise}, "constant_data": constant}
+    tree = from_dict(groups, dims=dims, coords={"term": ["income", "age"]})
+    for group in tree.children.values():
+        group.attrs["x_mean"] = covariates.mean(axis=0)
+    return tree, rows, covariates
+
+
+def nearest(tree, rows, covariates):
+    """How near the best guess comes to a covariate of the removed row, and what it was made from."""
+    kept = np.delete(covariates, rows, axis=0).sum(axis=0)
+    guesses = differences(tree, kept, len(covariates))
+    return min((np.abs(values - covariates[rows[0]]).min(), name) for name, values in guesses)
+
+
+def test_summaries_of_all_rows_do_not_come_out(tmp_path):
+    """From means of all rows and the kept rows follow the removed ones: nothing in the file has such a mean."""
+    tree, rows, covariates = fit_with_summaries()
+    assert nearest(tree, rows, covariates)[0] < 1e-3  # the attack works on the file that went in
+    result = pe.erase(*pe.from_arviz(tree), rows, policy=pe.Policy(ess=50.0), key=0)
+    out = written(result.draws, tmp_path / "kept.nc")
+    assert set(out["posterior"].data_vars) == {"b_Intercept", "b", "slope", "difference", "alpha"}
+    assert set(out["constant_data"].data_vars) == {"x", "county_idx", "soil"}
+    distance, name = nearest(out, rows, covariates)
+    assert distance > 1e-3, name
+    told = " ".join(result.verdict.notes)
+    assert "Intercept of the posterior" in told
+    assert "computed from all rows: x_mean of constant_data, county_mean of constant_data, county_rows of" in told
 
 
 def holds(root, old):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import types
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -20,8 +19,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Int, Shaped
 
+from posterase.bridges.derived_variables import (
+    find_summaries,
+    without_functions_of_data,
+    without_sums_of_likelihoods,
+)
 from posterase.bridges.group_labels import find_group_labels
 from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.column_checks import looks_standardised
@@ -60,7 +64,9 @@ def from_arviz(
     row_dim
         The axis of the log-likelihoods that is the rows, where they have several; a list, where there are more.
     var_names
-        The parameters whose effective draws are watched; all but those of single rows, where it is left out.
+        The parameters whose effective draws are watched. Left out: all real variables, but those of single rows, and
+        those that were computed from others with the data (log densities, an intercept for covariates that are not
+        centred), which do not come out after an erasure.
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
@@ -93,7 +99,8 @@ def from_arviz(
     ]
     if var_names is None:
         total = sum((block.total(block.rows) for block in stored), np.zeros((given.n_chains, given.n_draws)))
-        names = _without_sums_of_likelihoods(names, groups["posterior"], total)
+        names = without_sums_of_likelihoods(names, groups["posterior"], total)
+        names = without_functions_of_data(names, groups["posterior"])
         given = Draws.from_arviz(sampled(groups), var_names=names)
     rows_of = [Block(dim, size, tuple(held)) for (dim, size), held in zip(blocks, variables, strict=True)]
     container = make_container(groups, names, labelled(rows_of, axes, groups), axes, preprocessing)
@@ -116,81 +123,6 @@ def _parameters(posterior: xr.Dataset, axes: Axes, var_names: Sequence[str] | No
             "name those to weigh: var_names=[…].",
         )
     return names
-
-
-SUMS_OF_LIKELIHOODS = re.compile(
-    r"(lp|ll|target|energy|deviance|potential(_energy)?|elpd.*|log_?p|log_?(lik|post|prob|dens|joint|target).*)_*",
-    re.IGNORECASE,
-)
-"""Names of variables that programs compute from the log-likelihoods of all rows."""
-
-PROPORTIONAL, EXPLAINED, MORE_THAN_BEFORE = 1e-3, 0.02, 5.0
-"""A variable is a sum of log-likelihoods if their total leaves less than the first share of its variance; or if it
-leaves, with functions of the parameters, less than the second, and the parameters alone so many times more."""
-
-RIDGE = 1e-9
-"""Keeps the normal equations solvable where parameters are collinear."""
-
-
-def _without_sums_of_likelihoods(
-    names: list[str], posterior: xr.Dataset, total: Float[np.ndarray, "chain draw"]
-) -> list[str]:
-    """Leave out variables that follow the log-likelihood of all rows: a deviance, a log density.
-
-    With the log-likelihoods of the kept rows, which are written, they give those of the removed rows. A log density is
-    the log-likelihood plus a function of the parameters, for which there are powers and logarithms of the others.
-    """
-    every = {
-        name: posterior[name].transpose(*SAMPLE_DIMS, ...).values.reshape(total.size, -1).astype(np.float64)
-        for name in names
-        if not SUMS_OF_LIKELIHOODS.fullmatch(name)
-    }
-    target = _standardised(total.reshape(-1, 1))
-    if not np.isfinite(target).all() or not np.any(target):
-        return list(every)
-    left = {name: each for name, each in every.items() if not _is_proportional(each, target)}
-    columns = np.concatenate([np.zeros((total.size, 0)), *left.values()], axis=1)[:, : total.size // 20]
-    owner = np.repeat(list(left), [each.shape[1] for each in left.values()])[: columns.shape[1]]
-    with np.errstate(divide="ignore"):
-        logs = np.nan_to_num(np.log(np.abs(columns)), neginf=0.0)
-    functions = _standardised(np.concatenate([columns, columns**2, logs, logs**2], axis=1))
-    products = functions.T @ functions / total.size + RIDGE * np.eye(functions.shape[1])
-    kept = []
-    for name, values in left.items():
-        if values.shape[1] > 1:
-            kept.append(name)
-            continue
-        others = np.flatnonzero(np.tile(owner != name, 4))
-        pair = np.concatenate([_standardised(values), target], axis=1)
-        shared = (functions.T @ pair / total.size)[others]
-        unexplained = pair.T @ pair / total.size - shared.T @ np.linalg.solve(products[np.ix_(others, others)], shared)
-        if not _follows(unexplained):
-            kept.append(name)
-    return kept
-
-
-def _standardised(columns: Float[np.ndarray, "n k"]) -> Float[np.ndarray, "n k"]:
-    """With mean zero and variance one; zero where nothing varies."""
-    spread = columns.std(axis=0)
-    return (columns - columns.mean(axis=0)) / np.where(spread > 0, spread, np.inf)
-
-
-def _is_proportional(values: Float[np.ndarray, "n k"], target: Float[np.ndarray, "n 1"]) -> bool:
-    """Whether a variable is a multiple of the log-likelihood, plus a constant."""
-    return values.shape[1] == 1 and float((_standardised(values) * target).mean() ** 2) > 1 - PROPORTIONAL
-
-
-def _follows(unexplained: Float[np.ndarray, "2 2"]) -> bool:
-    """Whether a variable is a function of others plus a multiple of the log-likelihood.
-
-    From the covariance of the two that the others leave unexplained: of the variable's share, both² / rest is the
-    log-likelihood's.
-    """
-    (alone, both), (_, rest) = unexplained
-    if rest < PROPORTIONAL:  # the others explain the log-likelihood, too
-        return False
-    beside = alone - both**2 / rest
-    return bool(beside < EXPLAINED and alone > max(MORE_THAN_BEFORE * beside, PROPORTIONAL))
 
 
 # --- what all bridges read
@@ -344,6 +276,12 @@ def make_container(
     posterior = groups["posterior"]
     own = {str(dim) for name in names for dim in posterior[name].dims} - set(axes.rows) - {*SAMPLE_DIMS}
     of_groups = groupings(table, axes, groups, first_group)
+    rows = frozenset(axes.rows)
+    summaries = {name: find_summaries(groups[name], rows, of_groups) for name in DATA_GROUPS if name in groups}
+    groups = {name: group.drop_vars(summaries.get(name, ())) for name, group in groups.items()}
+    if any(summaries.values()):
+        said = ", ".join(f"{each} of {name}" for name, found in summaries.items() for each in found)
+        remarks += (f"left out, since it was computed from all rows: {said}",)
     if axes.guessed:
         remarks += (f"taken for rows by their length: the axes {', '.join(axes.guessed)}",)
     whole = sorted(dim for dim in own - set(of_groups) if _is_labelled(dim, groups))
