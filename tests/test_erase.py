@@ -15,9 +15,11 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import kstest
 
 import posterase as pe
+from posterase.erasers.eraser import replaced
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedError
 from posterase.numerics.cost import Cost
+from posterase.numerics.densities import constrained, unconstrained
 from posterase.numerics.weights import Estimate
 from posterase.parameters import element_names
 from posterase.policy import rounded
@@ -488,3 +490,32 @@ def test_random_seed_and_key_are_names_of_one_argument():
             call(random_seed=0, key=0)
         with pytest.raises(pe.errors.InvalidKeyError, match="random_seed is True"):
             call(random_seed=True)
+
+
+def test_a_variance_that_overflows_float32_is_moved_in_float64():
+    """To the kept posterior; and without a warning from numpy, which would be an error here."""
+    rng, scale = np.random.default_rng(0), 1e30
+    y = rng.normal(size=40)
+    model = pe.Model(
+        lambda p: -0.5 * (p["mu"] / (10 * scale)) ** 2,
+        lambda p, data: -0.5 * (data["y"] - p["mu"] / scale) ** 2,
+        {"y": jnp.asarray(y)},
+    )
+    draws = pe.Draws({"mu": scale * (y.sum() / 40.01 + rng.normal(size=(4, 500)) / np.sqrt(40.01))})
+    result = pe.erase(model, draws, np.arange(32), rungs=[pe.Rejuvenate()])
+    values = np.asarray(result.draws.params["mu"], np.float64).reshape(-1, 1) / scale
+    assert_moments(values, np.array([y[32:].sum() / 8.01]), np.array([1 / 8.01]))
+
+
+def test_a_map_that_overflows_is_refused_without_a_warning():
+    draws = pe.Draws({"scale": np.exp(np.random.default_rng(0).normal(size=(2, 50)))})
+    model = pe.Model(
+        lambda p: -(jnp.log(p["scale"]) ** 2),
+        lambda p, y: jnp.zeros(len(y)),
+        np.zeros(3),
+        transforms={"scale": pe.positive},
+    )
+    thetas, like = unconstrained(model, draws)
+    params = constrained(model, thetas + 200.0, like, draws)
+    with pytest.raises(pe.errors.NonFiniteResultError, match="after the map"):
+        replaced(draws, params, None, "the map")

@@ -37,7 +37,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws, systematic
-from posterase.erasers.eraser import Erased, Eraser, Judgement
+from posterase.erasers.eraser import Erased, Eraser, Judgement, replaced
 from posterase.erasers.evidence import Evidence, weigh
 from posterase.erasers.transport import Transport, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
@@ -334,7 +334,7 @@ class _Walk:
                 "the moves ended in NaN or infinity.",
                 "check that the model's gradients are finite around the draws. The draws you passed in are untouched.",
             )
-        erased = self.draws.replace(constrained(self.model, thetas, self.like, self.draws))
+        erased = replaced(self.draws, constrained(self.model, thetas, self.like, self.draws), None, "the moves")
         ratio = Estimate(
             -sum(each.value for each in self.log_ratio), float(np.sqrt(sum(each.error**2 for each in self.log_ratio)))
         )

@@ -114,7 +114,9 @@ def constrained(
     sample = (draws.n_chains, draws.n_draws) if shape is None else shape
 
     def finished(new: Array, old: Array) -> Array:
-        return as_jax(np.asarray(new, old.dtype).reshape(*sample, *old.shape[2:]))
+        with np.errstate(over="ignore"):  # a map that leads out of float32: what is infinite then is refused as draws
+            narrow = np.asarray(new, old.dtype)
+        return as_jax(narrow.reshape(*sample, *old.shape[2:]))
 
     return jax.tree.map(finished, params, draws.params)
 

@@ -30,7 +30,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from posterase import devices
 from posterase.checks import whole_number
-from posterase.errors import InvalidOptionError
+from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
 from posterase.numerics.transport_maps import MATRICES_UP_TO
@@ -220,6 +220,12 @@ def _move(
     for_trials, for_moves = jax.random.split(key)
     halves, m, _ = thetas.shape
     inverse_mass = half_covariances(thetas)[::-1]  # each half uses the other's
+    if max(np.abs(thetas).max(), np.abs(inverse_mass).max()) > float(jnp.finfo(precision).max):
+        if not coarse_ok:
+            return None
+        raise NonFiniteResultError(
+            "the parameters' variance overflows 32-bit numbers.", "rescale the parameters, or switch on 64 bits in jax."
+        )
     trials = as_jax(thetas[:, np.linspace(0, m - 1, min(m, TRIAL_PARTICLES)).astype(int)], precision)
     chosen: list[Setting | None] = [None] * halves
     gradients, waited = 0.0, 0
