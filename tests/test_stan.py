@@ -358,6 +358,9 @@ def test_groups_are_counted_from_one():
     without_the_second = np.array([True, True, False, True, True, True])
     np.testing.assert_array_equal(from_one["school"].left(without_the_second), [True, False, True, True])
     assert not from_zero
+    named = {"posterior": groups["posterior"].assign_coords(school=list("abcd"))}
+    left = groupings(table, axes, named, 1)["school"].left(without_the_second)
+    np.testing.assert_array_equal(left, [True, False, True, True])
 
 
 # --- data

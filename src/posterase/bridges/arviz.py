@@ -250,8 +250,8 @@ def _member(
     whole = values.dtype.kind in "iu" or (values.dtype.kind == "f" and bool((values == np.round(values)).all()))
     if not named or not whole or not len(values):
         return None
-    if first and labels.equals(pd.RangeIndex(len(labels))):
-        values = values - first  # labels that nobody gave
+    if first and (labels.dtype.kind not in "iu" or labels.equals(pd.RangeIndex(len(labels)))):
+        values = values - first  # places: labels are text, or nobody gave them
     elif labels.dtype.kind in "iu" and labels.is_unique:
         member = labels.get_indexer(pd.Index(values.astype(np.int64)))
         if (member >= 0).all():
