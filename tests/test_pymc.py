@@ -216,6 +216,21 @@ def test_rows_by_the_name_of_their_axis():
     np.testing.assert_allclose(bridged.log_rows(one, jnp.arange(8)), expected, rtol=1e-5)
 
 
+def test_an_index_goes_by_the_name_of_the_dimension_that_it_picks_from():
+    """Rows are named by the labels of their group, and an emptied group is cut out, without `pm.Data`."""
+    with pm.Model(coords={"county": list("abcdefghij")}) as model:
+        level, slope = pm.Normal("level", dims="county"), pm.Normal("slope")
+        pm.Normal("y", level[GROUP] + slope * X, 1, observed=Y)
+    idata = tree(model)
+    idata["posterior"] = idata["posterior"].to_dataset().assign_coords(county=list("abcdefghij"))
+    bridged, draws = pe.from_pymc(model, idata)
+    assert {argument.name for argument in bridged.program.arguments.values()} == {"y", "county", "array 2 (40)"}
+    rows = draws.container.table.select({"county": "c"})
+    np.testing.assert_array_equal(rows, np.arange(8, 12))
+    out = draws.without(rows, bridged.without(bridged.removal(rows))).to_arviz()["posterior"]
+    assert list(out["county"].values) == list("abdefghij")
+
+
 def test_variables_come_in_the_order_they_were_written():
     """So that bare row numbers are those of the first."""
     with pm.Model() as model:

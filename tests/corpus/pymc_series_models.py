@@ -317,5 +317,7 @@ CASES = [
         group=np.arange(50, 59),
         n_rows=90,
         no_posterior="mini-batch",
+        sampler={"nuts_sampler": "pymc", "nuts_sampler_kwargs": {}, "cores": 1},
+        draws=100,
     ),
 ]

@@ -19,6 +19,7 @@ from pymc.model.transform.conditioning import remove_value_transforms
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.subtensor import AdvancedSubtensor, AdvancedSubtensor1
 
 from posterase.bridges.discovery import left_in_memory, overwritten, with_arguments, with_rows_found
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Program, Site, filled
@@ -114,7 +115,7 @@ def discover(
         function=not_compiled,
         densities_of=tuple(densities),
         values_of=(*deterministic, *values),
-        arguments={i: Argument(n, None, 0, _dims(plain, arrays[i])) for i, n in enumerate(_names(arrays))},
+        arguments={i: Argument(n, None, 0, _dims(plain, arrays[i])) for i, n in enumerate(_names(plain, arrays))},
         latents=shapes,
         row_latents=_row_latents(plain, free, blocks),
         deterministic=tuple(deterministic),
@@ -265,12 +266,29 @@ def _holds_data(variable: Variable, sizes: set[int] | None) -> bool:
     return isinstance(variable, SharedVariable) or sizes is None or bool(sizes & set(array_value(variable).shape))
 
 
-def _names(arrays: Sequence[Variable]) -> list[str]:
-    """As they were called, or by their number and shape."""
+def _names(model: Any, arrays: Sequence[Variable]) -> list[str]:
+    """As they were called; or by the dimension whose entries they pick; or by number and shape."""
+    indices = _indices(model)
     found: list[str] = []
     for i, each in enumerate(arrays):
-        name = each.name or f"array {i + 1} ({'×'.join(map(str, array_value(each).shape))})"
+        name = each.name or indices.get(each) or f"array {i + 1} ({'×'.join(map(str, array_value(each).shape))})"
         found.append(name if name not in found else f"{name} ({i + 1})")
+    return found
+
+
+def _indices(model: Any) -> dict[Variable, str]:
+    """Arrays that pick entries of a variable with named dimensions, as in `alpha[county_idx]`: by the first dimension.
+
+    So rows are found by the labels of their group, and a group that loses all of its rows is cut out.
+    """
+    found: dict[Variable, str] = {}
+    for each in ancestors([*model.basic_RVs, *model.deterministics, *model.potentials]):
+        if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor1 | AdvancedSubtensor):
+            continue
+        whole, index = each.owner.inputs[:2]
+        dims = model.named_vars_to_dims.get(whole.name) if whole.name in model.named_vars else None
+        if dims and dims[0] is not None and isinstance(index, Constant) and np.ndim(index.data) == 1:
+            found.setdefault(index, str(dims[0]))
     return found
 
 
