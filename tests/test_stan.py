@@ -40,6 +40,7 @@ from posterase.numerics.input_checks import LOOKED_AT
 from posterase.rows import Block, RowTable
 from tests.oracles import LinearRegression
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
+from tests.test_arviz import NAME, PLANTED, found_in
 from tests.test_compilation import compilations
 from tests.test_posteriors import FOLDER, arguments, draws_of
 
@@ -265,6 +266,45 @@ def test_groups_of_arviz_come_out(program):
     tree["posterior"] = turned
     with pytest.raises(DataChangedError, match="'log_lik' of the posterior is not what the program computes"):
         pe.from_stan(REGRESSION, DATA, tree)
+
+
+def test_every_group_and_attribute_is_free_of_the_removed_row(program, tmp_path):
+    """What CmdStan's converters write beside the draws, with values that only the removed row has."""
+    given = exact_draws((4, 500))
+    names = np.array([f"row {i}" for i in EVERYONE], object)
+    names[3] = NAME
+    of_rows = np.where(EVERYONE == 3, PLANTED, ORACLE.y)
+    of_draws = np.broadcast_to(of_rows, (4, 500, 60))
+    dims = ("chain", "draw", "obs")
+    group = lambda variables, **coords: xr.Dataset(variables, coords=coords, attrs={"note": NAME, "number": PLANTED})  # noqa: E731
+    tree = pe.Draws(given).to_arviz()
+    posterior = tree["posterior"].to_dataset()
+    tree["posterior"] = posterior.assign(mu=(dims, of_draws)).assign_attrs(note=NAME, number=PLANTED)
+    more = {
+        "observed_data": group({"y": ("obs", ORACLE.y), "raw": ("obs", of_rows)}, obs=names),
+        "constant_data": group({"total": ((), PLANTED), "z": (("k", "obs"), of_rows[None])}, obs=names, by=((), NAME)),
+        "posterior_predictive": group({"replicate": (dims, of_draws)}, obs=names),
+        "log_likelihood": group({"unknown": (dims, of_draws)}, obs=names),
+        "sample_stats": group({"energy": (("chain", "draw"), of_draws[..., 3])}),
+        "warmup_posterior": group({"beta": (("chain", "draw", "d"), np.full((4, 3, 3), PLANTED))}),
+        "warmup_sample_stats": group({"lp": (("chain", "draw"), np.full((4, 3), PLANTED))}),
+        "unconstrained_posterior": group({"scale": (("chain", "draw"), of_draws[..., 3])}),
+        "predictions": group({"y": (dims, of_draws)}),
+    }
+    for name, each in more.items():
+        tree[name] = each
+    tree.attrs["note"] = NAME
+    tree.to_netcdf(tmp_path / "fit.nc", engine="h5netcdf")
+    assert len(found_in(tmp_path / "fit.nc")) > 20
+    pair = pe.from_stan(REGRESSION, DATA, tmp_path / "fit.nc", preprocessing="none", frame={"name": names})
+    policy = pe.Policy(ess=50.0)
+    for rungs in ([pe.Transport()], [pe.Reweight()]):
+        result = pe.erase(*pair, {"name": NAME}, rungs=rungs, policy=policy)
+        assert result.n_removed == 1
+        assert found_in(result.draws.save(tmp_path / f"{result.verdict.draws}.nc")) == []
+        told = " ".join(result.verdict.notes)
+        for name in ("mu", "sample_stats", "warmup_posterior", "unconstrained_posterior", "predictions", "total"):
+            assert name in told
 
 
 def test_nothing_of_the_removed_rows_is_left_and_nothing_compiles_again(fitted):
