@@ -1,5 +1,6 @@
 """Every mistake gets an error of its own that says what was wrong and what to do, before any work starts."""
 
+import inspect
 import pickle
 from collections.abc import Iterator
 
@@ -358,6 +359,26 @@ def test_files(tmp_path):
         pe.Draws.load(tmp_path / "text.nc")
 
 
+def test_an_existing_file_is_overwritten_only_where_asked(tmp_path):
+    path = pe.Draws(GOOD).save(tmp_path / "draws.nc")
+    before, other = path.read_bytes(), pe.Draws({"mu": np.ones((2, 50))})
+    with pytest.raises(errors.OutputError, match=r"already exists(.|\n)*overwrite=True"):
+        other.save(path)
+    assert path.read_bytes() == before
+    other.save(path, overwrite=True)
+    assert list(pe.Draws.load(path).params) == ["mu"]
+    assert path.read_bytes() != before
+
+
+def test_a_misspelt_entry_of_a_policy_is_answered_with_the_nearest():
+    for wrong, meant in {"eps": "epsilon", "epsilom": "epsilon", "ESS": "ess", "zz": "use pareto_k, ess"}.items():
+        with pytest.raises(errors.InvalidOptionError, match=f"no {wrong!r}(.|\n)*{meant}"):
+            pe.Policy(**{wrong: 0.01})
+    with pytest.raises(errors.InvalidOptionError, match="by name"):
+        pe.Policy(0.5, 400.0)
+    assert list(inspect.signature(pe.Policy).parameters)[:3] == ["pareto_k", "ess", "epsilon"]
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     path = pe.Draws(GOOD).save(tmp_path / "draws.nc")
     before = path.read_bytes()
@@ -367,7 +388,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr("xarray.DataTree.to_netcdf", fail)
     with pytest.raises(KeyboardInterrupt):
-        pe.Draws({"mu": np.ones((2, 50))}).save(path)
+        pe.Draws({"mu": np.ones((2, 50))}).save(path, overwrite=True)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 

@@ -47,7 +47,7 @@ def request(name, seed, shape=(4, 1000)):
 
 def written(draws, path):
     """Everything that the file of these draws holds."""
-    with xr.open_datatree(draws.save(path), engine="h5netcdf") as tree:
+    with xr.open_datatree(draws.save(path, overwrite=True), engine="h5netcdf") as tree:
         return tree.load()
 
 

@@ -27,6 +27,7 @@ from posterase.errors import (
     DrawsShapeError,
     IntegerParametersError,
     NonFiniteDrawsError,
+    OutputError,
     WeightedDrawsError,
 )
 from posterase.files import written_whole
@@ -326,8 +327,10 @@ class Draws(eqx.Module):
             coords=posterior.coords.to_dataset(),
         )
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write netCDF. The file appears whole or not at all."""
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write netCDF. The file appears whole or not at all; an existing one is left alone unless `overwrite`."""
+        if not overwrite and Path(path).is_file():
+            raise OutputError(f"{str(path)!r} already exists.", "name another file, or pass overwrite=True.")
         with written_whole(path) as beside:
             write_netcdf(self.to_arviz(), beside)
         return Path(path)

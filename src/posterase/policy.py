@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,6 +15,7 @@ from posterase.erasers.refit import MOST_RHAT
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
 from posterase.origins import Origin
+from posterase.spelling import did_you_mean
 
 Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
 """How an acceptance was come by: ε was measured; moves and their diagnostics passed, ε was not measured; chains of a
@@ -105,6 +107,16 @@ class Policy:
     loss_gap: float = 0.05
     """For networks: how far the mean loss on kept rows may be from the refits', as a share of it."""
 
+    def __new__(cls, *values: Any, **entries: Any) -> Policy:
+        names = [field.name for field in dataclasses.fields(cls)]
+        if values:
+            raise InvalidOptionError("Policy: its entries are passed by name.", "write pe.Policy(epsilon=0.01).")
+        for name in entries:
+            if name not in names:
+                meant = did_you_mean(name, names, f"use {', '.join(names)}.")
+                raise InvalidOptionError(f"a policy has no {name!r}.", meant)
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -185,6 +197,11 @@ class Policy:
         if evidence.epsilon is None:
             return 1.0
         return total_variation([evidence.epsilon.value])
+
+
+# For help() and editors, which would show what `__new__` takes.
+_parameters = list(inspect.signature(Policy.__init__).parameters.values())[1:]
+Policy.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,9 @@ FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """The nearest of the known names, as a question; something else to say where none is near."""
-    near = difflib.get_close_matches(name, list(known), 1)
+    names = {each.lower(): each for each in reversed(list(known))}
+    longer = [full for lower, full in names.items() if lower.startswith(name.lower())] if name else []
+    near = longer[-1:] or [names[each] for each in difflib.get_close_matches(name.lower(), list(names), 1)]
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 

@@ -21,6 +21,7 @@ def as_options(text: str) -> str:
     text = _MODEL.sub(f"Give the model as well: --model module:function, {_BUILT}", text)
     text = _POLICY.sub(_entry("--policy {}={}"), text)
     text = _PREPROCESSING.sub(r"--preprocessing '\1'", text)
+    text = text.replace("pass overwrite=True.", "pass --force.")
     return _ROWS.sub(r"pass --by '\1' --rows \2", text)
 
 

@@ -252,7 +252,7 @@ class _Finished:
                 for name, path in wanted.items()
             }
             if "out" in beside:
-                result.draws.save(beside["out"])
+                result.draws.save(beside["out"], overwrite=True)  # an empty file that is there already
             certificate = self._certificate(beside["out"]) if "certificate" in beside else None
             if certificate is not None:
                 beside["certificate"].write_bytes(certificate)

@@ -112,7 +112,7 @@ class Tried:
     def save(self, path: Path) -> None:
         """Write the new draws."""
         assert self.result is not None
-        self.result.draws.save(path)
+        self.result.draws.save(path, overwrite=True)
 
 
 def open_project(project: Project, erased: WasErased) -> Opened:
