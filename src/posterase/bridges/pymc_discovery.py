@@ -53,9 +53,38 @@ class Term(NamedTuple):
     """A variable, or a Potential, with log densities along an axis of rows."""
 
     name: str
+    site: str
+    """The name of its densities."""
     density: Any
     shape: tuple[int, ...]
     """Of its values."""
+
+
+class Graphs(NamedTuple):
+    """A model on the parameters' own scales, and the graphs of its densities and values by the name of the variable."""
+
+    model: Any
+    inputs: dict[str, Any]
+    """Parameters."""
+    shapes: dict[str, tuple[int, ...]]
+    """Of the parameters."""
+    densities: dict[str, Any]
+    deterministic: dict[str, Any]
+    values: dict[str, Any]
+    """Observed values of variables without gaps."""
+    gaps: tuple[Gaps, ...]
+    value_arrays: tuple[Any, ...]
+    """Arrays of observed values."""
+
+    @property
+    def outputs(self) -> list[Any]:
+        """All of them, in the order in which a program returns them."""
+        return [*self.densities.values(), *self.deterministic.values(), *self.values.values()]
+
+    @property
+    def pinned(self) -> set[int]:
+        """The outputs that do not change with the rows: densities of missing values."""
+        return {list(self.densities).index(each.unobserved) for each in self.gaps}
 
 
 def discover(
@@ -70,81 +99,92 @@ def discover(
     dimensions, `shared` arrays that removed rows may stay in.
     """
     _check_variables(model)
-    plain = _on_own_scales(model)
-    free, observed = _variables(plain, model.free_RVs), _variables(plain, model.observed_RVs)
-    potentials = _variables(plain, model.potentials)
-    densities = dict(
-        zip(
-            [each.name for each in (*free, *observed, *potentials)],
-            plain.logp(vars=[*free, *observed, *potentials], sum=False, jacobian=False),
-            strict=True,
-        )
-    )
-    values = {each.name: plain.rvs_to_values[each] for each in observed}
-    deterministic = dict(
-        zip(
-            [each.name for each in plain.deterministics], plain.replace_rvs_by_values(plain.deterministics), strict=True
-        )
-    )
-    _check_no_chance([*densities.values(), *deterministic.values(), *values.values()])
-    known = {name: tuple(int(n) for n in shape) for name, shape in plain.eval_rv_shapes().items()}
-    shapes = {each.name: known[each.name] for each in free}
-    one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
-    gaps = gaps_of(plain, free)
-    arrays_of_values = list(values.values())
-    for each in gaps:
-        densities, deterministic, array = each.fill(densities, deterministic)
-        arrays_of_values.append(array)
-        del values[each.observed]  # the variable that joins them with the missing ones has the values
-    inputs = {each.name: plain.rvs_to_values[each] for each in free}
-    with_gaps = {each.observed: each for each in gaps}
-    rows = [
-        Term(with_gaps[name].name, densities[with_gaps[name].site], with_gaps[name].mask.shape)
-        if name in with_gaps
-        else Term(name, densities[name], _shape(known.get(name), values[name]))
-        for name in (each.name for each in observed)
+    graphs = _graphs_of(model)
+    one = {name: jnp.asarray(leaf) for name, leaf in params(graphs.shapes).items()}
+    potentials = [
+        Term(name, name, density, _shape_at(density, graphs.inputs, one))
+        for name, density in ((each.name, graphs.densities[each.name]) for each in model.potentials)
     ]
-    maybe = [Term(each.name, densities[each.name], _shape_at(densities[each.name], inputs, one)) for each in potentials]
-    sites, blocks = _rows_of(plain, rows, maybe, row_dim)
-    own = {each.name: each.site for each in gaps}
-    sites = tuple(site._replace(name=own.get(site.name, site.name)) for site in sites)
-    outputs = [*densities.values(), *deterministic.values(), *values.values()]
-    arrays = _arrays(outputs, arrays_of_values, blocks, gaps)
-    pinned = {list(densities).index(each.unobserved) for each in gaps}
+    sites, blocks = _rows_of(graphs.model, _observed_terms(graphs, model.observed_RVs), potentials, row_dim)
+    arrays = _arrays(graphs, blocks)
     program = PyMCProgram(
         function=not_compiled,
+<<<<<<< Updated upstream
         densities_of=tuple(densities),
         values_of=(*deterministic, *values),
         arguments={i: Argument(n, None, 0, _dims(plain, arrays[i])) for i, n in enumerate(_names(plain, arrays))},
         latents=shapes,
         row_latents=_row_latents(plain, free, blocks),
         deterministic=tuple(deterministic),
+=======
+        densities_of=tuple(graphs.densities),
+        values_of=(*graphs.deterministic, *graphs.values),
+        arguments={
+            i: Argument(name, None, 0, _dims(graphs.model, arrays[i]))
+            for i, name in enumerate(_names(graphs.model, arrays))
+        },
+        latents=graphs.shapes,
+        row_latents=_row_latents(graphs.model, list(graphs.inputs), blocks),
+        deterministic=tuple(graphs.deterministic),
+>>>>>>> Stashed changes
         aggregates={},
         sites=sites,
         blocks=blocks,
         frozen={},
         by_rows=False,
     )
-    transforms = transforms_of(model)
-    program, leaves = with_function(program, list(inputs.values()), dict(enumerate(arrays)), outputs, pinned, one)
-    draw = Draw(one, transforms)
-    in_prior = [each.name for each in maybe if each.name not in {site.name for site in sites}]
+    draw = Draw(one, transforms_of(model))
+    inputs = list(graphs.inputs.values())
+    program, leaves = with_function(program, inputs, dict(enumerate(arrays)), graphs.outputs, graphs.pinned, one)
+    in_prior = [each.name for each in potentials if each.name not in {site.name for site in sites}]
     _check_potentials(program, draw, leaves, in_prior, shared)
     program = with_arguments(program, draw, leaves, frozenset(shared))
     _check_observed(program, draw, leaves)
     program, remarks = with_rows_found(program, draw, leaves)
     found = BridgedModel(program, leaves, draw.transforms)
-    remarks = (*remarks, *left_in_memory(found, draw, leaves), *_remarks(plain, program, list(densities.values())))
-    pinned_arrays = set(ancestors([outputs[number] for number in pinned])) & set(arrays)
-    return Discovered(found, (*remarks, *_more_remarks(in_prior, gaps, bool(pinned_arrays))), tuple(gaps))
+    remarks += (*left_in_memory(found, draw, leaves), *_remarks(graphs, program, arrays, in_prior))
+    return Discovered(found, remarks, graphs.gaps)
 
 
-def _more_remarks(in_prior: Sequence[str], gaps: Sequence[Gaps], covariates: bool) -> tuple[str, ...]:
-    said = [f"Potentials are part of the prior: {', '.join(in_prior)}"] if in_prior else []
-    if covariates:
-        names = ", ".join(each.name for each in gaps)
-        said.append(f"not erased from the model in memory: covariates of rows with missing values of {names}")
-    return tuple(said)
+def _graphs_of(model: Any) -> Graphs:
+    plain = _on_own_scales(model)
+    free, observed = _variables(plain, model.free_RVs), _variables(plain, model.observed_RVs)
+    terms = [*free, *observed, *_variables(plain, model.potentials)]
+    densities = _by_name(terms, plain.logp(vars=terms, sum=False, jacobian=False))
+    deterministic = _by_name(plain.deterministics, plain.replace_rvs_by_values(plain.deterministics))
+    values = {each.name: plain.rvs_to_values[each] for each in observed}
+    _check_no_chance([*densities.values(), *deterministic.values(), *values.values()])
+    gaps = gaps_of(plain, free)
+    arrays = list(values.values())
+    for each in gaps:
+        densities, deterministic, array = each.fill(densities, deterministic)
+        arrays.append(array)
+        del values[each.observed]  # the variable that joins them with the missing ones has the values
+    known = plain.eval_rv_shapes()
+    return Graphs(
+        model=plain,
+        inputs={each.name: plain.rvs_to_values[each] for each in free},
+        shapes={each.name: tuple(int(n) for n in known[each.name]) for each in free},
+        densities=densities,
+        deterministic=deterministic,
+        values=values,
+        gaps=tuple(gaps),
+        value_arrays=tuple(arrays),
+    )
+
+
+def _observed_terms(graphs: Graphs, observed: Sequence[Any]) -> list[Term]:
+    """Observed variables, in the order in which they were written."""
+    with_gaps = {each.observed: each for each in graphs.gaps}
+    found = []
+    for name in dict.fromkeys(each.name for each in observed):
+        gaps = with_gaps.get(name)
+        if gaps is not None:
+            found.append(Term(gaps.name, gaps.site, graphs.densities[gaps.site], gaps.mask.shape))
+        else:
+            shape = np.shape(graphs.values[name].eval(mode=IN_PYTHON))
+            found.append(Term(name, name, graphs.densities[name], shape))
+    return found
 
 
 def _variables(model: Any, named: Sequence[Any]) -> list[Any]:
@@ -156,10 +196,6 @@ def _by_name(variables: Sequence[Any], graphs: Sequence[Any]) -> dict[str, Any]:
     return dict(zip([each.name for each in variables], graphs, strict=True))
 
 
-def _shape(known: tuple[int, ...] | None, value: Any) -> tuple[int, ...]:
-    return np.shape(value.eval(mode=IN_PYTHON)) if known is None else known
-
-
 def _shape_at(density: Any, inputs: Mapping[str, Any], one: Params) -> tuple[int, ...]:
     """The shape of a Potential, at the parameters of one draw."""
     if all(size is not None for size in density.type.shape):
@@ -169,24 +205,25 @@ def _shape_at(density: Any, inputs: Mapping[str, Any], one: Params) -> tuple[int
     return np.shape(density.eval(given, mode=IN_PYTHON))
 
 
-def _arrays(
-    outputs: Sequence[Any], values: Sequence[Any], blocks: tuple[tuple[str, int], ...], gaps: Sequence[Gaps]
-) -> list[Any]:
+def _arrays(graphs: Graphs, blocks: tuple[tuple[str, int], ...]) -> list[Any]:
     """Arrays in the graphs that may hold rows. Where values are missing decides what a graph is, and stays in it."""
     sizes = {size for _, size in blocks if size > 1}  # an axis of one is everywhere
     return [
         each
-        for each in ancestors(outputs)
-        if (_holds_data(each, sizes) or (isinstance(each, Constant) and any(each is value for value in values)))
-        and not any(gap.is_mask(each) for gap in gaps)
+        for each in ancestors(graphs.outputs)
+        if (
+            _holds_data(each, sizes) or (isinstance(each, Constant) and any(each is own for own in graphs.value_arrays))
+        )
+        and not any(gaps.is_mask(each) for gaps in graphs.gaps)
     ]
 
 
-def _remarks(model: Any, program: PyMCProgram, densities: Sequence[Any]) -> tuple[str, ...]:
-    """What was taken for granted, and counts of rows that stay."""
+def _remarks(graphs: Graphs, program: PyMCProgram, arrays: Sequence[Any], in_prior: Sequence[str]) -> tuple[str, ...]:
+    """What was taken for granted, and what stays: counts of rows, covariates of missing values."""
     blocks = [dim for dim, _ in program.blocks]
+    dims = graphs.model.named_vars_to_dims
     unnamed = [
-        [each.name for each in program.sites if each.block == block and not model.named_vars_to_dims.get(each.name)]
+        [each.name for each in program.sites if each.block == block and not dims.get(each.name)]
         for block in range(len(blocks))
     ]
     said = [
@@ -194,8 +231,14 @@ def _remarks(model: Any, program: PyMCProgram, densities: Sequence[Any]) -> tupl
         for alone in unnamed
         if len(alone) > 1
     ]
-    counted = {each.name for each in ancestors(densities) if isinstance(each, SharedVariable) and is_number(each)}
+    every = ancestors(list(graphs.densities.values()))
+    counted = {each.name for each in every if isinstance(each, SharedVariable) and is_number(each)}
     said += [f"the model uses the number of {dim}, which stays that of all rows" for dim in blocks if dim in counted]
+    if in_prior:
+        said.append(f"Potentials are part of the prior: {', '.join(in_prior)}")
+    if set(ancestors([graphs.outputs[number] for number in graphs.pinned])) & set(arrays):
+        names = ", ".join(each.name for each in graphs.gaps)
+        said.append(f"not erased from the model in memory: covariates of rows with missing values of {names}")
     return tuple(said)
 
 
@@ -333,7 +376,7 @@ def _rows_of(
 
 
 def _site(term: Term, dim: str, axis: int, blocks: Mapping[str, int]) -> Site:
-    return Site(term.name, list(blocks).index(dim), axis - term.density.type.ndim, axis - len(term.shape))
+    return Site(term.site, list(blocks).index(dim), axis - term.density.type.ndim, axis - len(term.shape))
 
 
 def _axes(model: Any, term: Term) -> tuple[list[str], list[bool]]:
@@ -442,13 +485,15 @@ def _check_potentials(
                 )
 
 
-def _row_latents(model: Any, free: Sequence[Any], blocks: tuple[tuple[str, int], ...]) -> dict[str, tuple[int, int]]:
-    """Variables that have an axis of rows, by its name."""
-    names = [dim for dim, _ in blocks]
+def _row_latents(
+    model: Any, parameters: Sequence[str], blocks: tuple[tuple[str, int], ...]
+) -> dict[str, tuple[int, int]]:
+    """Parameters that have an axis of rows, by its name."""
+    rows = [dim for dim, _ in blocks]
     found = {}
-    for each in free:
-        dims = model.named_vars_to_dims.get(each.name) or ()
+    for name in parameters:
+        dims = model.named_vars_to_dims.get(name) or ()
         for at, dim in enumerate(dims):
-            if dim in names:
-                found[each.name] = names.index(dim), at - len(dims)
+            if dim in rows:
+                found[name] = rows.index(dim), at - len(dims)
     return found
