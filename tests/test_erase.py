@@ -459,7 +459,7 @@ def test_what_a_notebook_saves_has_no_figures(rows):
     saved = result._repr_mimebundle_()
     assert saved["text/html"] == result._repr_html_()
     assert saved["text/plain"] == result.public_text()
-    for text in saved.values():
+    for text in (*saved.values(), *result.verdict._repr_mimebundle_().values()):
         assert result.verdict.public_reason in text
         assert not re.search(r"\d\.\d|k̂ \d|ESS \d|effective draws of", text)
     assert re.search(r"\d\.\d", str(result)), "the twin"

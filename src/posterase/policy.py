@@ -256,6 +256,10 @@ class Verdict:
             lines.append(f"  What to do: {self.advice}")
         return "\n".join(lines)
 
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        """What a notebook shows and saves: no figures, which `print(verdict)` shows."""
+        return {"text/plain": self.public()}
+
     def to_dict(self) -> dict[str, Any]:
         """For certificates, reports and logs: nothing that varies with the values of the removed rows but `margin`."""
         return {
