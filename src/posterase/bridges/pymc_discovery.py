@@ -109,14 +109,6 @@ def discover(
     arrays = _arrays(graphs, blocks)
     program = PyMCProgram(
         function=not_compiled,
-<<<<<<< Updated upstream
-        densities_of=tuple(densities),
-        values_of=(*deterministic, *values),
-        arguments={i: Argument(n, None, 0, _dims(plain, arrays[i])) for i, n in enumerate(_names(plain, arrays))},
-        latents=shapes,
-        row_latents=_row_latents(plain, free, blocks),
-        deterministic=tuple(deterministic),
-=======
         densities_of=tuple(graphs.densities),
         values_of=(*graphs.deterministic, *graphs.values),
         arguments={
@@ -126,7 +118,6 @@ def discover(
         latents=graphs.shapes,
         row_latents=_row_latents(graphs.model, list(graphs.inputs), blocks),
         deterministic=tuple(graphs.deterministic),
->>>>>>> Stashed changes
         aggregates={},
         sites=sites,
         blocks=blocks,
