@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import uuid
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -422,6 +423,14 @@ def test_an_error_that_nobody_expected_is_told_safely(url, folder, secrets, monk
     assert "default-src" in answer.headers["content-security-policy"]
     assert "person-17" not in answer.text + caplog.text
     assert "GET '/health' ended in ValueError (test_service.py" in caplog.text
+
+
+def test_pages_say_pending_as_the_commands_do():
+    """One word for one state; only the page to sign in speaks of seconds to wait."""
+    folder = Path(pages.__file__).parent
+    files = [path for path in (folder / "templates").iterdir() if path.name != "sign_in.html"]
+    for path in (*files, folder / "words.py", folder / "schemas.py"):
+        assert not re.search(r"(?i)\bwait(s|ing)?\b", path.read_text()), path.name
 
 
 # --- sessions
