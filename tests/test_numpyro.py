@@ -1,6 +1,7 @@
 """NumPyro fits: what is found in a model, that its densities are NumPyro's, what is refused and why."""
 
 import functools
+import pickle
 import re
 import sys
 
@@ -35,6 +36,12 @@ GROUP = np.repeat(np.arange(10), 4)
 def flat_draws(**shapes):
     """Draws whose values do not matter much."""
     return {name: 0.1 + np.random.default_rng(1).random((2, 50, *shape)) for name, shape in shapes.items()}
+
+
+def slope_draws(x, y):
+    """Exact draws of the slope b ~ N(0, 1) of y ~ N(b x, 1)."""
+    precision = 1 + x @ x
+    return {"b": x @ y / precision + np.random.default_rng(1).normal(size=(4, 500)) / np.sqrt(precision)}
 
 
 def regression(x, y=None, noise=0.8):
@@ -607,13 +614,31 @@ def after_the_last(before, y):
 
 
 def test_a_series_whose_next_row_holds_the_value():
-    model, draws = pe.from_numpyro(after_the_last, Y[:-1], Y[1:], draws=flat_draws(b=()))
+    model, draws = pe.from_numpyro(after_the_last, Y[:-1], Y[1:], draws=slope_draws(Y[:-1], Y[1:]))
     result = pe.erase(model, draws, rows=[5, 6, 20], rungs=[pe.Reweight()], policy=pe.Policy(ess=1.0))
     assert np.setdiff1d(np.arange(N - 1), result.model.row_ids).tolist() == [5, 6, 7, 20, 21]
     assert "2 more rows dropped, since covariates held removed values (before is y of 1 row before)" in str(result)
     assert not any(
         np.isin(np.float32(Y[[6, 7, 21]]), np.asarray(leaf)).any() for leaf in jax.tree.leaves(result.model.data)
     )
+
+
+def in_place(y):
+    """Covariates and groups are arrays of this module."""
+    with numpyro.plate("group", 10):
+        a = numpyro.sample("a", dist.Normal(0, 1))
+    with numpyro.plate("obs", len(y)):
+        numpyro.sample("y", dist.Normal(a[GROUP] * X, 1), obs=y)
+
+
+@pytest.mark.parametrize("function", [in_place, handlers.mask(in_place, mask=True)], ids=["a function", "in a handler"])
+def test_models_and_draws_are_pickled(function):
+    """The bridge calls a copy of the function, with jax arrays; pickle finds the user's own by its name."""
+    model, draws = pe.from_numpyro(function, Y, draws=flat_draws(a=(10,)))
+    again, same = (pickle.loads(pickle.dumps(each)) for each in (model, draws))
+    params = jax.tree.map(lambda leaf: leaf[0, 0], draws.params)
+    np.testing.assert_allclose(again.log_joint(params), model.log_joint(params), rtol=1e-6)
+    assert set(same.to_arviz().children) == set(draws.to_arviz().children)
 
 
 # --- draws and data that do not belong to the model
@@ -630,9 +655,45 @@ def test_draws_of_another_model(draws):
         assert "The model has:\n    b: a number" in str(caught.value)
 
 
+def in_a_table(table):
+    no_plate(table["x"].to_numpy(), table["y"].to_numpy())
+
+
+def in_a_scope(x, y):
+    with handlers.scope(prefix="inner"):
+        no_plate(x, y)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "said"),
     [
+        (
+            lambda: pe.from_numpyro(regression, X[:, None], Y, -1.0, draws=flat_draws(beta=(1,))),
+            pe.errors.UnsupportedModelError,
+            "cannot be called on these arguments.*scale",
+        ),
+        (
+            lambda: pe.from_numpyro(
+                decentred, GROUP, Y, draws={**flat_draws(mu=(), a=(10,)), "tau": -np.ones((2, 50))}
+            ),
+            pe.errors.DifferentModelError,
+            "refuses the first draw: Normal distribution got invalid scale",
+        ),
+        (
+            lambda: pe.from_numpyro(no_plate, X, np.where(GROUP > 7, np.nan, Y), draws=flat_draws(b=())),
+            pe.errors.DifferentModelError,
+            "row 32 is -inf at the first draw, and that of 7 other rows",
+        ),
+        (
+            lambda: pe.from_numpyro(in_a_table, pd.DataFrame({"x": X, "y": Y}), draws=flat_draws(b=())),
+            pe.errors.UnsupportedModelError,
+            "columns as arguments",
+        ),
+        (
+            lambda: pe.from_numpyro(in_a_scope, X, Y, draws={"inner/b": np.zeros((2, 50))}),
+            pe.errors.UnsupportedModelError,
+            "another divider",
+        ),
         (lambda: pe.from_numpyro(no_plate, X, Y), pe.errors.InvalidOptionError, "there are no draws"),
         (lambda: pe.from_numpyro(3, X), pe.errors.InvalidTypeError, "pass an MCMC object"),
         (
@@ -800,8 +861,7 @@ def test_a_potential_has_no_rows():
     ],
 )
 def test_preprocessing_is_asked_about(x, said, told):
-    draws = {"b": 0.9 + 0.15 * np.random.default_rng(0).normal(size=(4, 500))}
-    model, draws = pe.from_numpyro(no_plate, x, Y, draws=draws, preprocessing=said)
+    model, draws = pe.from_numpyro(no_plate, x, Y, draws=slope_draws(x, Y), preprocessing=said)
     notes = pe.erase(model, draws, rows=[3]).verdict.notes
     assert any(re.search(told, note) for note in notes), notes
     _, quiet = pe.from_numpyro(no_plate, X, Y, draws=draws, preprocessing="none")

@@ -97,6 +97,16 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
             f"the log prior of the first draw is {before[0]:.3g}: the model cannot have made these draws.",
             "pass the model that they were sampled from.",
         )
+    values = np.concatenate(before[1])
+    impossible = np.flatnonzero(np.isnan(values) | (values == -np.inf))
+    if impossible.size:
+        first = impossible[0]
+        raise DifferentModelError(
+            f"the log-likelihood of row {first} is {values[first]} at the first draw"
+            + (f", and that of {impossible.size - 1} other rows is not finite either." if impossible.size > 1 else "."),
+            "pass the data of the fit. Mask missing outcomes (numpyro.handlers.mask, a masked array in PyMC), with any "
+            "number in their place.",
+        )
     arguments = dict(program.arguments)
     for i, argument in program.arguments.items():
         if argument.name in shared:

@@ -10,7 +10,7 @@ How a model's rows are found stands in `numpyro_discovery`; what becomes of the 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -137,6 +137,7 @@ def _from_mcmc(
         )
     if args or kwargs:
         _check_same(mcmc.sampler.model, (mcmc._args, mcmc._kwargs), (args, kwargs))
+    _check_names(mcmc.get_samples())
     named = _plate_dims(mcmc.sampler.model, mcmc._args, mcmc._kwargs) if dims is None else dims
     tree = to_tree(
         mcmc, dims={name: list(each) for name, each in named.items()}, coords=None if coords is None else dict(coords)
@@ -156,6 +157,7 @@ def _from_draws(
     if draws is None:
         raise InvalidOptionError("there are no draws.", "pass the MCMC object, or draws=… with the model.")
     if isinstance(draws, Mapping) and not isinstance(draws, (xr.DataTree, xr.Dataset)):
+        _check_names(draws)
         named = _plate_dims(function, args, kwargs) if dims is None else dims
         fitting = {n: d for n, d in named.items() if n in draws and len(d) == np.ndim(draws[n]) - len(SAMPLE_DIMS)}
         draws = Draws(dict(draws), dims=fitting, coords=coords)
@@ -164,6 +166,17 @@ def _from_draws(
     if isinstance(draws, xr.Dataset):
         draws = xr.DataTree.from_dict({"posterior": draws})
     return opened(draws)
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Names that ArviZ can store: `handlers.scope` puts slashes into them, which are paths there."""
+    for name in names:
+        if "/" in str(name):
+            raise UnsupportedModelError(
+                f"site {name!r} has a slash in its name, which ArviZ cannot store.",
+                "give handlers.scope another divider (divider='.'), and pass that model with renamed draws: "
+                "draws={name.replace('/', '.'): values for name, values in samples.items()}.",
+            )
 
 
 def _plate_dims(

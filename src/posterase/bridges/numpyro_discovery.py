@@ -23,10 +23,9 @@ from numpyro.distributions import constraints
 from numpyro.infer import init_to_sample
 
 from posterase.bridges.discovery import LAGGED, left_in_memory, overwritten, with_arguments, with_rows_found
-from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support
+from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support, as_jax_model
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site
-from posterase.errors import AmbiguousRowsError, CoupledRowsError, UnsupportedModelError
-from posterase.precision import numpy_as_jax
+from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.transforms import Transform
 
 CONCRETE = (
@@ -36,9 +35,6 @@ CONCRETE = (
     jax.errors.NonConcreteBooleanIndexError,
 )
 """What jax raises where a model looks at the values of an argument while it is built: `np.unique(group)`, say."""
-
-STEP = 0.25
-"""How far parameters are moved, on the real line, to see what depends on them."""
 
 
 def discover(
@@ -59,11 +55,11 @@ def discover(
     leaves = [_array(leaf) for leaf in leaves]
     arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
     names = argument_names(function, args, kwargs)
-    function = numpy_as_jax(function)
-    trace = _trace(function, *jax.tree.unflatten(structure, leaves))
+    callable_model = as_jax_model(function)
+    trace = _trace(callable_model, *jax.tree.unflatten(structure, leaves))
     sampled = _check_sites(trace, given)
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
-    factors = _row_factors(trace, function, structure, leaves)
+    factors = _row_factors(trace, callable_model, structure, leaves)
     sites, blocks = _rows_of(trace, row_dim, factors)
     one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
     program = NumPyroProgram(
@@ -81,7 +77,7 @@ def discover(
         by_rows=False,
     )
     program, kept = _frozen(program, one, arrays)
-    draw = Draw(one, _transforms(program, one, kept))
+    draw = Draw(one, _transforms(program, trace, one, kept))
     program = with_arguments(program, draw, kept, frozenset(shared))
     _check_observed(program, one, kept)
     program, remarks = with_rows_found(program, draw, kept)
@@ -112,10 +108,12 @@ def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str
     seeded = handlers.seed(function, jax.random.key(0))
     try:
         return handlers.trace(handlers.substitute(seeded, substitute_fn=init_to_sample)).get_trace(*args, **kwargs)
-    except (TypeError, AttributeError, IndexError, KeyError) as error:
+    except Exception as error:  # whatever the model's own code raises
         raise UnsupportedModelError(
-            f"the model cannot be called on these arguments as arrays: {str(error).splitlines()[0]}",
-            "pass the arguments that it was fitted with, as numpy arrays (column.to_numpy() of a table).",
+            f"the model cannot be called on these arguments as arrays: {(str(error) or repr(error)).splitlines()[0]}",
+            "pass the arguments that it was fitted with, as numpy arrays. A model of a table must take its columns as "
+            "arguments of their own, or in a dict of arrays; pass that model with these draws, "
+            "draws=mcmc.get_samples(group_by_chain=True).",
         ) from error
 
 
@@ -138,7 +136,9 @@ def _check_sites(trace: dict[str, Any], given: frozenset[str]) -> dict[str, Any]
         if of != name and f"{of}_observed" in trace:
             raise UnsupportedModelError(
                 f"site {of!r} has an obs_mask: its missing values are parameters with rows' covariates in their prior.",
-                "leave them out by handlers.mask(mask=…) instead.",
+                "leave them out: with handlers.mask(mask=known), and any number in the place of missing values. "
+                "The posterior of the other parameters is the same: pass that model with these draws, "
+                "draws=mcmc.get_samples(group_by_chain=True).",
             )
         if site["type"] == "sample" and site["fn"].support.is_discrete:
             raise UnsupportedModelError(
@@ -328,22 +328,34 @@ def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Arra
             )
 
 
-def _transforms(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> dict[str, Transform]:
-    """NumPyro's bijectors, for supports that are the same at every draw."""
-    trace = program.traced(one, leaves)
-    supports = {name: _support(trace[name]) for name in program.latents}
-    found: dict[str, Transform] = {
-        name: SiteTransform(_mapped(name, each)) for name, each in supports.items() if each is not constraints.real
-    }
-    elsewhere = program.traced({name: _moved(leaf, found.get(name)) for name, leaf in one.items()}, leaves)
-    for name, here in supports.items():
-        there = _support(elsewhere[name])
-        if not all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (here, there)), strict=True)):
+def _transforms(
+    program: NumPyroProgram, trace: dict[str, Any], one: Params, leaves: dict[int, Array]
+) -> dict[str, Transform]:
+    """NumPyro's bijectors, for supports that are the same at parameters of the prior and at a draw."""
+    try:
+        at_draw = program.traced(one, leaves)
+    except ValueError as error:
+        raise DifferentModelError(
+            f"the model refuses the first draw: {str(error).splitlines()[0]}",
+            "pass the model that the draws were sampled from.",
+        ) from error
+    found: dict[str, Transform] = {}
+    for name in program.latents:
+        here, there = (_support(each[name]) for each in (trace, at_draw))
+        if not _same_bounds(here, there):
             raise UnsupportedModelError(
                 f"the bounds of site {name!r} depend on other sites.",
                 "sample it on a fixed support and scale it: numpyro.deterministic(name, low + (high − low) * unit).",
             )
+        if here is not constraints.real:
+            found[name] = SiteTransform(_mapped(name, here))
     return found
+
+
+def _same_bounds(one: Any, other: Any) -> bool:
+    if str(jax.tree.structure(one)) != str(jax.tree.structure(other)):
+        return False
+    return all(np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (one, other)), strict=True))
 
 
 def _mapped(name: str, support: Any) -> Support:
@@ -356,13 +368,6 @@ def _mapped(name: str, support: Any) -> Support:
             "reparametrise it (numpyro.infer.reparam has CircularReparam and ProjectedNormalReparam), fit that, and "
             "pass the reparametrised model.",
         ) from error
-
-
-def _moved(leaf: Array, transform: Transform | None) -> Array:
-    """Another value inside the support of its site: a step away on the real line."""
-    if transform is None:
-        return leaf + STEP
-    return transform.forward(transform.inverse(leaf) + STEP)
 
 
 def _support(site: Any) -> Any:

@@ -6,7 +6,9 @@ and their Jacobians are NumPyro's own (`biject_to`).
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -18,8 +20,10 @@ from jaxtyping import Array, Bool, Float, Key
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import compute_log_probs
+from numpyro.primitives import Messenger
 
 from posterase.bridges.programs import Params, Program
+from posterase.precision import numpy_as_jax
 from posterase.transforms import Transform
 
 
@@ -34,12 +38,25 @@ class NumPyroProgram(Program):
     """How leaves make up args and kwargs."""
     fixed: dict[int, Any]
     """Leaves that are no arrays, or that the model must see the values of when it is built."""
+    _function: Callable[..., Any] = dataclasses.field(init=False, repr=False)
+    """`function` as it is called."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_function", as_jax_model(self.function))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The user's own function is pickled by its name; a copy of it could not be.
+        return {name: value for name, value in self.__dict__.items() if name != "_function"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def call(self, params: Params, leaves: Mapping[int, Array]) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         """The model with its parameters put in, and the arguments to call it with."""
         flat = [self.fixed[i] if i in self.fixed else leaves[i] for i in range(self.structure.num_leaves)]
         args, kwargs = jax.tree.unflatten(self.structure, flat)
-        return handlers.substitute(handlers.seed(self.function, jax.random.key(0)), data=params), args, kwargs
+        return handlers.substitute(handlers.seed(self._function, jax.random.key(0)), data=params), args, kwargs
 
     def traced(self, params: Params, leaves: Mapping[int, Array]) -> Any:
         """All sites."""
@@ -60,6 +77,24 @@ class NumPyroProgram(Program):
         trace = self.traced(params, leaves)
         keys = jax.random.split(key, len(names))
         return {name: trace[name]["fn"](rng_key=each) for name, each in zip(names, keys, strict=True)}
+
+
+def as_jax_model(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The model, with the numpy arrays that it uses from outside made jax arrays: inside handlers and partials too."""
+    if isinstance(function, Messenger) and function.fn is not None:
+        made = copy.copy(function)
+        made.fn = as_jax_model(function.fn)
+        if isinstance(data := getattr(made, "data", None), dict):  # what handlers.condition and substitute hold
+            made.data = {name: _as_jax(value) for name, value in data.items()}
+        return made
+    if isinstance(function, functools.partial):
+        given = {name: _as_jax(value) for name, value in function.keywords.items()}
+        return functools.partial(as_jax_model(function.func), *map(_as_jax, function.args), **given)
+    return numpy_as_jax(function)
+
+
+def _as_jax(value: Any) -> Any:
+    return jnp.asarray(value) if isinstance(value, np.ndarray) and value.dtype.kind in "biuf" else value
 
 
 class SiteTransform(Transform):
