@@ -43,7 +43,7 @@ Kind = Literal[
     "request.refused",
     "request.cancelled",
 ]
-"""What an entry tells; a released request is one that a run could not answer and that waits again."""
+"""What an entry tells; a released request is one that a run could not answer and that is pending again."""
 
 
 @dataclasses.dataclass(frozen=True)

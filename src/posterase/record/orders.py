@@ -18,7 +18,7 @@ from posterase.record.record import Record
 from posterase.record.requests import Request
 from posterase.record.times import text_of, time_of
 
-WAITS = "waits for a worker"
+PENDING = "pending until a worker begins"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Order:
         return self.ended_at is not None and time_of(self.ended_at, "ended_at") <= time
 
     def takes(self, request: Request) -> bool:
-        """Whether a request that waits is one of those that it runs."""
+        """Whether a pending request is one of those that it runs."""
         if request.project != self.project or self.ended_at is not None:
             return False
         latest = None if self.due_within is None else time_of(self.ordered_at, "ordered_at") + self.due_within
@@ -57,7 +57,7 @@ class Order:
 
 
 def place_order(record: Record, project: str, due_within: dt.timedelta | None = None) -> Order:
-    """Ask for a run; the same one twice, while it waits, is one order."""
+    """Ask for a run; the same one twice, while it is pending, is one order."""
     record.project(project)
     table, span = schema.orders.c, None if due_within is None else int(due_within.total_seconds())
     waiting = sa.select(schema.orders).where(
@@ -68,7 +68,7 @@ def place_order(record: Record, project: str, due_within: dt.timedelta | None = 
         if found is None:
             now = text_of(record.clock())
             values = {"project": project, "due_within_s": span, "actor": record.actor, "ordered_at": now}
-            values |= {"attempts": 0, "failed": False, "said": WAITS}
+            values |= {"attempts": 0, "failed": False, "said": PENDING}
             insert = schema.orders.insert().values(**values).returning(schema.orders)
             found = connection.execute(insert).one()
         return _order(found)
@@ -106,7 +106,7 @@ def begin_order(record: Record, number: int) -> None:
 
 def give_back_order(record: Record, number: int) -> None:
     """A worker that was asked to end leaves it to the next one: that was no failed attempt."""
-    _update(record, number, started_at=None, attempts=schema.orders.c.attempts - 1, said=WAITS)
+    _update(record, number, started_at=None, attempts=schema.orders.c.attempts - 1, said=PENDING)
 
 
 def say_of_order(record: Record, number: int, said: str) -> None:
