@@ -522,6 +522,13 @@ def standardises(x, y):
         numpyro.sample("y", dist.Normal(b * (x - x.mean()) / x.std(), 1), obs=y)
 
 
+def meta_analysis(dose, y):
+    slope = numpyro.sample("b", dist.Normal(0, 1))
+    with numpyro.plate("study", len(y)):
+        theta = numpyro.sample("theta", dist.Normal(slope * dose, 1))
+        numpyro.sample("y", dist.Normal(theta, 1), obs=y)
+
+
 def moving_bounds(y):
     a = numpyro.sample("a", dist.HalfNormal(1))
     b = numpyro.sample("b", dist.Uniform(0, a))
@@ -563,6 +570,7 @@ def no_parameters(y):
         (enclosed, (), {}, pe.errors.CoupledRowsError, "site 'y' do not come from an argument"),
         (joint, (X, Y), {}, pe.errors.UnsupportedModelError, r"site 'y' \(MultivariateNormal\) has one likelihood"),
         (standardises, (X, Y), {}, pe.errors.CoupledRowsError, "argument 'x'.*\n.*shared='x'"),
+        (meta_analysis, (X, Y), {}, pe.errors.CoupledRowsError, r"own parameters \(theta\).*\n.*shared='dose'"),
         (moving_bounds, (Y,), {}, pe.errors.UnsupportedModelError, "bounds of site 'b'"),
         (factor_only, (Y,), {}, pe.errors.UnsupportedModelError, r"only factors \(ll\).*\n.*one value per row"),
         (with_gaps, (X, Y), {}, pe.errors.UnsupportedModelError, "site 'y' has an obs_mask"),
@@ -584,7 +592,7 @@ def no_parameters(y):
     ids=lambda value: getattr(value, "__name__", None),
 )
 def test_models_that_rows_cannot_be_taken_out_of(function, args, options, error, said):
-    shapes = {"a": (8,), "b": (5, 1)} if function is items else {"a": (), "b": (), "s": (), "k": ()}
+    shapes = {"a": (8,), "b": (5, 1)} if function is items else {"a": (), "b": (), "s": (), "k": (), "theta": (N,)}
     with pytest.raises(error, match=said):
         pe.from_numpyro(function, *args, draws=flat_draws(**shapes), **options)
 

@@ -104,7 +104,7 @@ def _growth_data() -> Data:
 
 def spline(basis: Any, day: Any = None) -> None:
     """The first day of blossom: a cubic spline with a random-walk prior of its weights."""
-    smooth = numpyro.sample("smooth", dist.HalfNormal(1.0))
+    smooth = numpyro.sample("smooth", dist.LogNormal(-0.5, 0.5))
     first = numpyro.sample("first", dist.Normal(0.0, 2.0))
     steps = numpyro.sample("steps", dist.Normal(0.0, 1.0).expand([basis.shape[1] - 1]).to_event(1))
     weights = numpyro.deterministic("weights", first + smooth * jnp.concatenate([jnp.zeros(1), jnp.cumsum(steps)]))
@@ -224,6 +224,7 @@ CASES = [
         row=60,
         group=np.arange(90, 96),
         n_rows=120,
+        sampler={"target_accept_prob": 0.95},
         reference_draws=5000,
     ),
     Case(
@@ -254,10 +255,11 @@ CASES = [
         "numpyro-marginal-process",
         "numpyro",
         marginal_process,
-        _curve_data(50),
-        row=20,
-        group=np.arange(5, 10),
-        n_rows=50,
+        _curve_data(20),
+        row=10,
+        group=np.arange(5, 8),
+        n_rows=20,
+        draws=100,
         no_posterior="one likelihood for",
     ),
 ]

@@ -93,7 +93,7 @@ def missing_covariates(age_known: Any, age: Any, missing: Any, fare: Any, surviv
     imputed = numpyro.sample("imputed", dist.Normal(mean, spread).expand([len(missing)]).to_event(1))
     intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.5))
     beta = numpyro.sample("beta", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
-    complete = age.at[missing].set(imputed)
+    complete = jnp.asarray(age).at[missing].set(imputed)
     with numpyro.plate("passenger", age.shape[0]):
         with handlers.mask(mask=age_known):
             numpyro.sample("age", dist.Normal(mean, spread), obs=age)
@@ -145,7 +145,7 @@ def _multivariate_data() -> Data:
 
 
 def meta_analysis(dose: Any, error: Any, n_studies: int, effect: Any = None) -> None:
-    """Effects of studies that depend on their dose, centred: one parameter and one row a study."""
+    """Effects of studies that depend on their dose, centred: one parameter and one row per study."""
     intercept = numpyro.sample("intercept", dist.Normal(0.0, 1.0))
     slope = numpyro.sample("slope", dist.Normal(0.0, 1.0))
     tau = numpyro.sample("tau", dist.HalfNormal(0.5))
@@ -216,5 +216,6 @@ CASES = [
         group=np.arange(20, 23),
         n_rows=40,
         reference_draws=5000,
+        bridge={"shared": "dose"},  # it is in the prior of the study's own effect
     ),
 ]

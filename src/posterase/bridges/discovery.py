@@ -120,19 +120,7 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
         told = {at: _told_by(program, one, leaves, i, *at, before) for at in candidates}
         telling = [at for at, rows in told.items() if rows] or [at for at, rows in told.items() if rows is not None]
         if candidates and not telling:
-            if _is_observed(program, one, leaves, i):
-                raise CoupledRowsError(
-                    f"the argument {argument.name!r} holds the observed values of a series, and the value of one row "
-                    "changes the likelihood of others: it is a covariate of theirs.",
-                    LAGGED,
-                )
-            raise CoupledRowsError(
-                f"the argument {argument.name!r} has an entry for each row, and the entry of one row changes the "
-                "likelihood of others, or the prior.",
-                "compute what is made of several rows (means, distances, the row before) outside the model; give "
-                "variables of the same rows the same plate or dims. Where removed rows' entries may stay in the model, "
-                f"as the places of a Gaussian process may, say so: shared={argument.name!r}; the verdict will name it.",
-            )
+            raise _coupled(program, one, leaves, i, candidates, before)
         if len({block for block, _ in telling}) > 1 and not any(told[at] for at in telling):
             axes = " or ".join(program.blocks[block][0] for block, _ in telling)
             raise AmbiguousRowsError(
@@ -142,6 +130,57 @@ def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: froz
         if telling:
             arguments[i] = Argument(argument.name, *telling[0], argument.dims)
     return dataclasses.replace(program, arguments=arguments)
+
+
+def _coupled(
+    program: Program,
+    one: Draw,
+    leaves: dict[int, Array],
+    i: int,
+    candidates: list[tuple[int, int]],
+    before: tuple[float, list[np.ndarray]],
+) -> CoupledRowsError:
+    """Explain why the entries of an argument cannot be removed with their rows."""
+    name = program.arguments[i].name
+    if _is_observed(program, one, leaves, i):
+        return CoupledRowsError(
+            f"the argument {name!r} holds the observed values of a series, and the value of one row "
+            "changes the likelihood of others: it is a covariate of theirs.",
+            LAGGED,
+        )
+    if program.row_latents and any(_is_in_prior_only(program, one, leaves, i, *at, before) for at in candidates):
+        own = ", ".join(program.row_latents)
+        return CoupledRowsError(
+            f"the argument {name!r} has an entry for each row, and changes the prior, not the likelihood: the prior of "
+            f"the rows' own parameters ({own}) seems to depend on it.",
+            f"keep the removed rows' entries in the model with shared={name!r}: the output does not contain them, and "
+            "the verdict names them. Or fit a non-centred model, with the argument in the likelihood.",
+        )
+    return CoupledRowsError(
+        f"the argument {name!r} has an entry for each row, and the entry of one row changes the "
+        "likelihood of others, or the prior.",
+        "compute what is made of several rows (means, distances, the row before) outside the model; give "
+        "variables of the same rows the same plate or dims. Where removed rows' entries may stay in the model, "
+        f"as the places of a Gaussian process may, say so: shared={name!r}; the verdict will name it.",
+    )
+
+
+def _is_in_prior_only(
+    program: Program,
+    one: Draw,
+    leaves: dict[int, Array],
+    i: int,
+    block: int,
+    axis: int,
+    before: tuple[float, list[np.ndarray]],
+) -> bool:
+    """Whether overwriting half of an argument's entries changes the prior and no likelihood."""
+    is_left = np.arange(program.blocks[block][1]) < max(1, program.blocks[block][1] // 2)
+    prior, rows = evaluated(program, one, {**leaves, i: _along(leaves[i], axis, is_left)})
+    same_rows = all(
+        np.allclose(now, then, rtol=1e-9, atol=1e-9, equal_nan=True) for now, then in zip(rows, before[1], strict=True)
+    )
+    return same_rows and not np.isclose(prior, before[0], rtol=1e-9, atol=1e-9)
 
 
 def _is_observed(program: Program, one: Draw, leaves: Mapping[int, Array], argument: int) -> bool:
