@@ -71,7 +71,8 @@ def cut(mesh) -> dict[str, list | float]:
     import posterase as pe
     from posterase import devices
 
-    model, draws = problem(rows=64)
+    model, _ = problem(rows=64)
+    draws = pe.nuts(0, model, {"beta": np.zeros((3, 3), np.float32)}, draws=200, warmup=200).draws
     whole = pe.Reweight()(0, model, draws, model.removal(range(7))).draws.log_weights
     data = jax.device_put(model.data, NamedSharding(mesh, PartitionSpec("rows")))
     model = pe.Model(model.log_prior, model.log_likelihood, data)

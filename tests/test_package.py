@@ -122,10 +122,11 @@ def test_the_page_on_bridges_with_stan(tmp_path, monkeypatch):
 def test_the_page_on_bridges(tmp_path, monkeypatch, capsys):
     """Its code runs as it stands: the last block on what the first one made, as a file."""
     monkeypatch.chdir(tmp_path)
-    numpyro_code, *_, file_code = code_of("bridges.md")
+    numpyro_code, *_, file_code, frame_code = code_of("bridges.md")
     names = {}
     exec(numpyro_code, names)
     said = capsys.readouterr().out
+    exec(frame_code, names)
     assert "4 rows of 120: accepted by" in said
     assert "dropped, since they saw the removed rows or may have: sample_stats" in said
     county = np.where(np.arange(120) < 4, "ANOKA", "AITKIN")

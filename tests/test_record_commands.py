@@ -194,6 +194,7 @@ def test_people_who_were_erased_do_not_come_back_by_themselves(here):
         call("requests", "run", "visits")
     with pytest.raises(ProjectError, match="erased before"):
         call("requests", "register", "visits/project.toml", "--refitted")
+    write_draws(here / "visits" / "draws.nc", **np.load(here / "visits" / "visits.npz"))
     assert "100 rows" in call("requests", "register", "visits/project.toml", "--refitted", "--returned")
     assert "1 completed" in call("requests", "run", "visits")
 

@@ -274,15 +274,19 @@ def test_conditions_select_what_is_there(where, tmp_path):
 
 
 def test_a_kept_row_that_holds_a_removed_value_is_refused(tmp_path):
-    y = np.random.default_rng(0).normal(size=5000)
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=5000)
+    before = np.r_[0.0, y[:-1]]
     np.save(tmp_path / "y.npy", y)
-    np.save(tmp_path / "before.npy", np.r_[0.0, y[:-1]])
+    np.save(tmp_path / "before.npy", before)
     data = pe.stream({"y": tmp_path / "y.npy", "before": tmp_path / "before.npy"}, block_rows=64)
     model = pe.Model(
-        lambda p: -0.5 * p["w"] @ p["w"], lambda p, d: -0.5 * (d["y"] - p["w"][0] * d["before"]) ** 2, data
+        lambda p: -0.5 * p["w"] ** 2, lambda p, d: -0.5 * (d["y"] - p["w"] * d["before"]) ** 2, data
     )
+    precision = before @ before + 1
+    draws = pe.Draws({"w": before @ y / precision + rng.normal(size=(2, 100)) / np.sqrt(precision)})
     with pytest.raises(CoupledRowsError, match="row 3001, which is kept, holds y of row 3000"):
-        pe.erase(model, make_draws(200), [3000])
+        pe.erase(model, draws, [3000])
 
 
 # --- reading
