@@ -280,9 +280,7 @@ def test_a_kept_row_that_holds_a_removed_value_is_refused(tmp_path):
     np.save(tmp_path / "y.npy", y)
     np.save(tmp_path / "before.npy", before)
     data = pe.stream({"y": tmp_path / "y.npy", "before": tmp_path / "before.npy"}, block_rows=64)
-    model = pe.Model(
-        lambda p: -0.5 * p["w"] ** 2, lambda p, d: -0.5 * (d["y"] - p["w"] * d["before"]) ** 2, data
-    )
+    model = pe.Model(lambda p: -0.5 * p["w"] ** 2, lambda p, d: -0.5 * (d["y"] - p["w"] * d["before"]) ** 2, data)
     precision = before @ before + 1
     draws = pe.Draws({"w": before @ y / precision + rng.normal(size=(2, 100)) / np.sqrt(precision)})
     with pytest.raises(CoupledRowsError, match="row 3001, which is kept, holds y of row 3000"):
