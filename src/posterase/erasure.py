@@ -6,9 +6,12 @@ The ladder is `Reweight`, `Transport`, `Rejuvenate` and, where the policy allows
 are held against the policy; the first that passes is accepted, and nothing after it is run. Where none passes the
 verdict is a refusal that says why and what to do, and there are no draws to take by mistake.
 
-**Budget.** Each erasure takes its input draws as exact. Their errors add up in total variation, of which √(ε/2) is a
-bound: `result.spent` carries Σ min(1, √(ε/2)) on to the next erasure of the same posterior (`result.erase(rows)`). Past
-the policy's budget a refit is demanded.
+**Verification.** Weights can only see where the draws are. Returned draws have therefore been moved along the kept
+posterior, and do not drift (`posterase.output`).
+
+**Budget.** Each erasure takes its input draws as exact. Their errors add up in total variation: `result.spent` carries
+the sum of √(ε/2), or of what verification may have missed where that is less, on to the next erasure of the same
+posterior (`result.erase(rows)`). Past the policy's budget a refit is demanded.
 """
 
 from __future__ import annotations
@@ -192,7 +195,7 @@ class Erasure:
     n_removed: int
     policy: Policy
     spent: float
-    """Σ min(1, √(ε/2)) over all erasures of this posterior since it was fitted."""
+    """What all erasures of this posterior since it was fitted add up to, in total variation."""
     next_key: Key[Array, ""]
     """For the next request, whose random numbers must be others than this one's."""
     demanded_ess: float
@@ -462,7 +465,7 @@ def erase(
     elif verdict.kind == "refitted":
         after = 0.0
     else:
-        after = spent + policy.spends(last)
+        after = spent + policy.spends(last, verdict.missed)
     model = kept if output is None or not isinstance(kept, StoredLikelihoods) else output.model
     return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key, own.least_ess)
 
@@ -564,19 +567,28 @@ class _Climb(NamedTuple):
         except (NonFiniteResultError, DivergedError) as error:
             objection = Objection("error", error.problem, error.advice)
             return Rung(name, None, [objection], time.perf_counter() - started)
-        objections = self.policy.objections(erased.evidence)
-        refitted = isinstance(eraser, Refit)
-        if not objections and not refitted and self.spent + self.policy.spends(erased.evidence) > self.policy.budget:
-            had = f"{self.spent:.2f} of a budget of {self.policy.budget:g}"
-            said = f"earlier erasures have spent {had}, and this is more: a refit is demanded"
-            objections = [Objection("budget", said, ADD if self.policy.refit else "")]
-        if not objections:
-            objections = self._improper(erased.draws)
+        objections = self.policy.objections(erased.evidence) or self._improper(erased.draws)
         output = None
         if not objections:
             output, objections = self._output(key, eraser, erased)
+        if output is not None and output.is_repaired:  # weights did not know of what the moves have mended
+            erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
+            objections = self.policy.objections(erased.evidence)
+        if output is not None and not eraser.samples_anew:
+            objections = objections or self._too_much(self.policy.spends(erased.evidence, output.missed))
         seconds = time.perf_counter() - started
+        output = None if objections else output
         return Rung(name, erased, objections, seconds, output, _jeffreys(erased, self.refits))
+
+    def _too_much(self, more: float) -> list[Objection]:
+        """Whether the budget of repeated erasures is spent with this one."""
+        if self.spent + more <= self.policy.budget:
+            return []
+        said = (
+            f"earlier erasures have spent {self.spent:.2f} of a budget of {self.policy.budget:g}, and this one would "
+            f"spend {more:.2f}: a refit is demanded"
+        )
+        return [Objection("budget", said, ADD if self.policy.refit else "")]
 
     def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> tuple[Output | None, list[Objection]]:
         """Draws that may leave memory; or what speaks against them."""
@@ -652,6 +664,10 @@ def _verdict(
     assert last.output is not None
     margin, ess = policy.margin(shown), min(last.output.ess.values())
     figures.append(f"ESS {ess:.0f}")
+    missed = last.output.missed
+    if missed is not None:
+        figures.append(f"verified up to {max(missed, 0.01):.2f} sd")
+    verified = "" if missed is None else " and the draws do not drift along the kept posterior"
     if last.jeffreys is not None:
         figures.append(f"Jeffreys from the refits, before weights, ≈ {last.jeffreys}")
     return Verdict(
@@ -663,9 +679,10 @@ def _verdict(
         ess=ess,
         epsilon=shown.epsilon,
         notes=(*last.output.notes, *notes),
+        missed=missed,
         margin=margin,
         draws=last.output.origin,
-        public_reason=f"the diagnostics passed with a {margin} margin",
+        public_reason=f"the diagnostics passed with a {margin} margin{verified}",
     )
 
 

@@ -1,15 +1,16 @@
-"""Output: the draws of an accepted result that may leave memory.
+"""Output: the draws of an accepted result that may leave memory, verified against the target.
 
 A weight is a function of the removed rows at one draw, and so is how often a draw repeats after resampling: from
-either, least squares recovers the rows. What `erase` returns is therefore always equally weighted draws without copies:
+either, least squares recovers the rows. And weights can only see where the draws are. What `erase` returns is therefore
+always equally weighted draws without copies:
 
-1. *Moved*: resampled by their weights, then moved on the target until every draw has moved, and no parameter, nor
-   log p(S′ | θ), remembers its value at the ancestor (`posterase.numerics.refresh`). Draws stay in the order of their
-   ancestors, so that what is left of a chain's autocorrelation shows in ArviZ's ESS and R̂.
-2. *Fewer*, moved, where moving all of them is predicted to cost more than half of a refit; never fewer than the
-   policy's effective draws need.
-3. *A subset*: each draw kept with probability w / max w, without copies, where moves cost too much or fail, or where
-   there is no density to move with.
+1. *Moved*: resampled by their weights, then moved on the target until every draw has moved, no parameter, nor
+   log p(S′ | θ), remembers its value at the ancestor, and nothing drifts (`posterase.numerics.refresh`). Fewer than
+   came in where moving all would cost more than a share of a refit; never fewer than the policy's effective draws need.
+   They stay in the order of their ancestors, so that what is left of a chain's autocorrelation shows in ArviZ's ESS and
+   R̂.
+2. *A subset*, where there is no density to move with: each draw kept with probability w / max w, without copies. It
+   cannot be verified, and says so.
 
 How many draws come out is itself a function of the weights, so it is rounded down to a coarse share of those that went
 in.
@@ -18,13 +19,11 @@ in.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array, Float, Int, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
@@ -32,9 +31,10 @@ from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
-from posterase.numerics.refresh import Plan, Tuned, refresh
-from posterase.numerics.weights import base_weights, first_half
+from posterase.numerics.refresh import Plan, Refreshed, Tuned, Verification, refresh
+from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
 from posterase.origins import Origin
+from posterase.parameters import parameter_names
 from posterase.policy import Objection, Policy
 from posterase.removal import Removal
 from posterase.sampling.effective_draws import effective_draws
@@ -43,22 +43,25 @@ from posterase.stored_likelihoods import StoredLikelihoods
 SHARES = tuple(eighths / 8 * 0.5**power for power in range(12) for eighths in (8, 7, 6, 5))
 """Shares of the draws that went in which may come out."""
 
-MOST_OF_A_REFIT = 0.5
-TOLERANCE = 4.0
-"""Moves are given up where they take this many times what was predicted."""
+MOST_OF_A_REFIT = 0.25
+"""What moves may be predicted to cost, as a share of a refit: so many draws are moved."""
+
+GIVEN_UP_AT = 2.0
+"""No more moves are begun past this share of a refit: they had to repair draws, or forget slowly."""
 
 SPARE = 1.5
 """At least so many times the effective draws that are asked for are moved: moved draws hardly depend on each other."""
 
+FEWEST_PIECES = 32
+"""The test for drift sums over so many pieces of chains, or more."""
+
 MOST_PARAMETERS = 10_000
 """Above this a model is a network, whose chains are not stationary: a kernel of its posterior would train it on."""
 
-TOO_EXPENSIVE = "moving the draws would cost more than half of a refit"
-ALL_TOO_EXPENSIVE = "moving all draws would cost more than half of a refit"
-NOT_MOVED = "the draws could not be moved"
-BEYOND = "the kept posterior reaches where the draws that went in cannot be"
-"""The removed rows had bounded its support: weights at the old draws say nothing of what lies beyond."""
-NO_DENSITY = "the model is known by stored log-likelihoods only, which cannot move draws"
+NOT_ALL = "moving all draws would cost more than a quarter of a refit"
+NOT_MOVED = "the draws could not be moved along the kept posterior"
+NETWORKS = "use the methods for networks, and hold the result against retrainings (pe.match_refits)."
+NO_DENSITY = "the model is known by stored log-likelihoods only, which can neither move draws nor verify them"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +77,19 @@ class Output:
     cost: Cost = dataclasses.field(default_factory=Cost)
     correlation: float | None = None
     """The largest correlation with the ancestors that is left, where draws were moved."""
+    verification: Verification | None = None
+    """None where draws were not moved."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def missed(self) -> float | None:
+        """The largest error, in standard deviations, that verification may have missed; None without verification."""
+        return None if self.verification is None else self.verification.drift.missed
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether the draws drifted at first, and were moved on until they did not."""
+        return self.verification is not None and self.verification.drifts > 0
 
 
 class Request(NamedTuple):
@@ -90,80 +105,92 @@ def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Re
     """Draws that may leave memory, from what a method returned; or why there are none."""
     if method.samples_anew and erased.draws.log_weights is None:
         return Output(erased.draws, request.kept, method.origin, erased.evidence.ess)
-    for_moves, for_subset = np.random.default_rng(np.asarray(jax.random.key_data(key))).spawn(2)
-
-    @functools.cache
-    def subset() -> Output | Objection:
-        return _subset(for_subset, method, erased, request)
-
+    random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     if isinstance(request.model, StoredLikelihoods):
-        return _because(subset(), erased.draws, NO_DENSITY)
-    can_select = method.origin != "moved"  # draws that were resampled have copies, which a subset would give away
-    if can_select and request.model.gradients_are_dear and isinstance(subset(), Output):
-        return _because(subset(), erased.draws, TOO_EXPENSIVE)
+        return _because(_subset(random, method, erased, request), erased.draws, NO_DENSITY)
     if sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(erased.draws.params)) > MOST_PARAMETERS:
-        if not can_select:
-            return Objection("no output", TOO_EXPENSIVE, "")
-        return _because(subset(), erased.draws, TOO_EXPENSIVE)
-    moved = _moved(for_moves, erased, request, lambda: can_select and isinstance(subset(), Output))
-    if not isinstance(moved, str):
-        return moved
-    if moved == BEYOND or not can_select:
-        return Objection("no output", moved, "")
-    return _because(subset(), erased.draws, moved)
+        return Objection("not verified", f"moves do not verify more than {MOST_PARAMETERS:,} parameters", NETWORKS)
+    return _moved(random, erased, request)
 
 
-def _moved(
-    random: np.random.Generator, erased: Erased, request: Request, has_alternative: Callable[[], bool]
-) -> Output | Objection | str:
-    """The draws resampled and moved; or why not. Costs count only where there is something else to return."""
+def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Output | Objection:
+    """The draws resampled, moved and verified; or what speaks against them."""
     draws, demand = erased.draws, SPARE * request.policy.least_ess
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
     if ancestors is None:
-        return NOT_MOVED
+        return Objection("no output", NOT_MOVED, "")
+    groups = _pieces(draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= demand]
     plans: list[Plan] = []
-    beyond = False
 
-    def choose(tuned: Tuned) -> Plan | None:
+    def choose(tuned: Tuned) -> Plan:
         refit = _refit_gradients(draws, tuned)
         affordable = [count for count in counts if count * tuned.gradients_per_draw <= MOST_OF_A_REFIT * refit]
-        if not affordable and has_alternative():
-            return None
         count = max(affordable) if affordable else min(counts, default=chains * length)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
-        plans.append(Plan(np.stack([places, places]), TOLERANCE * count * tuned.gradients_per_draw))
+        plans.append(Plan(np.stack([places, places]), GIVEN_UP_AT * refit))
         return plans[0]
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        nonlocal beyond
-        values = evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
-        beyond = not np.isfinite(values).all()
-        return values
+        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
 
-    moved = refresh(random, LogDensity(request.kept), like, thetas[ancestors], choose, removed_at)
-    if moved is None:
-        return TOO_EXPENSIVE
-    if beyond:
-        return BEYOND
-    if not moved.forgot or not np.isfinite(moved.thetas).all():
-        return NOT_MOVED
+    found = thetas[ancestors]
+    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at)
+    objection = _objection(moved, like)
+    if objection is not None:
+        return objection
     places = ancestors[np.arange(2)[:, None], plans[0].places]
     order = np.argsort(places, axis=None, kind="stable")
     shape = chains, min(len(order) // chains, length)
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    output = Output(fresh, request.kept, "moved", effective_draws(fresh), moved.cost, moved.correlation)
-    return output if shape[1] == length else _because(output, draws, ALL_TOO_EXPENSIVE)
+    output = Output(
+        fresh, request.kept, "moved", effective_draws(fresh), moved.cost, moved.correlation, moved.verification
+    )
+    return output if shape[1] == length else _because(output, draws, NOT_ALL)
+
+
+def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
+    """What speaks against moved draws."""
+    seen = moved.verification
+    if seen is None:
+        return Objection("no output", NOT_MOVED, "")
+    own = np.repeat(parameter_names(like), [leaf.size for leaf in jax.tree.leaves(like)])
+    names = [*own, "the log-likelihood of the removed rows", "the log density"]
+    if seen.drift.is_detected:
+        where = f"{names[seen.drift.column]} ({seen.drift.function})"
+        reason = f"moved along the kept posterior, the draws still drift in {where} after {seen.looks} rounds"
+        return Objection("drift", reason, "remove fewer rows at a time.")
+    if not seen.is_passed:
+        reason = (
+            f"not verified: the moves could have missed an error of {seen.drift.missed:.2f} standard deviations in "
+            f"{names[seen.drift.missed_column]}"
+        )
+        return Objection("not verified", reason, "use more draws.")
+    if not moved.forgot or not np.isfinite(moved.thetas).all():
+        return Objection("no output", NOT_MOVED, "")
+    return None
 
 
 def _refit_gradients(draws: Draws, tuned: Tuned) -> float:
     """What a refit by NUTS takes at least."""
     leapfrogs = (REFIT_LEAPFROGS if tuned.sweeps == 1 else HARD_REFIT_LEAPFROGS) * float(tuned.leapfrogs.mean())
     return refit_transitions(draws.n_chains, draws.n_draws) * leapfrogs
+
+
+def _pieces(draws: Draws) -> Int[np.ndarray, " n"]:
+    """For each draw, chains laid end to end, a piece of its chain that is several times as long as the chain remembers.
+
+    Pieces are shorter where there would be too few of them: their sums are then more alike than they should be, and
+    drift is detected too often, which costs moves and no mistake.
+    """
+    chains, length = draws.n_chains, draws.n_draws
+    memory = chains * length / max(min(effective_draws(draws).values()), 1.0)
+    least = -(-FEWEST_PIECES // chains)
+    return blocks(chains, length, int(np.clip(length / (PIECE * memory), least, max(BLOCKS_A_CHAIN, least))))
 
 
 def _resampled(

@@ -38,6 +38,8 @@ Cause = Literal[
     "chains",
     "modes",
     "no output",
+    "drift",
+    "not verified",
 ]
 """What speaks against a result."""
 
@@ -55,6 +57,8 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "chains": "the chains that went in disagree",
     "modes": "the chains that went in are in different modes",
     "no output": "the draws could not be made independent of the old ones",
+    "drift": "moved along the kept posterior, the draws drift: they were not draws of it",
+    "not verified": "the draws could not be verified against the kept posterior",
 }
 """The same in words that do not depend on the values of the removed rows."""
 
@@ -96,8 +100,9 @@ class Policy:
     refit: bool = False
     """Whether a refit may be started where nothing else passes."""
     budget: float = 1.0
-    """How much repeated erasures of one posterior may add up to, as Σ min(1, √(ε/2)), before a refit is demanded. KL
-    does not add up over erasures; total variation, which √(ε/2) bounds, does. An ε that was not measured counts 1."""
+    """How much repeated erasures of one posterior may add up to, in total variation, before a refit is demanded. KL
+    does not add up over erasures; total variation does. An erasure spends √(ε/2), or what verification may have missed
+    where that is less."""
     prediction_excess: float = 0.1
     """For networks: how far predictions may differ from a refit's beyond what two refits differ, as a share of that."""
     error_gap: float = 0.02
@@ -190,13 +195,16 @@ class Policy:
         reason = f"{ess[worst]:.0f} effective draws of {worst}, below {self.least_ess:.4g}"
         return [Objection("ess", reason, "use more draws.")]
 
-    def spends(self, evidence: Evidence) -> float:
-        """What accepting this adds to the budget: min(1, √(ε/2)); nothing for a refit."""
+    def spends(self, evidence: Evidence, missed: float | None = None) -> float:
+        """What accepting this adds to the budget, in total variation; nothing for a refit.
+
+        The smaller of min(1, √(ε/2)), where ε was measured, and of what verification may have missed: the distance of
+        two Gaussians whose means are `missed` standard deviations apart, 2Φ(missed/2) − 1.
+        """
         if evidence.rhat is not None:
             return 0.0
-        if evidence.epsilon is None:
-            return 1.0
-        return total_variation([evidence.epsilon.value])
+        measured = 1.0 if evidence.epsilon is None else total_variation([evidence.epsilon.value])
+        return measured if missed is None else min(measured, math.erf(missed / math.sqrt(8)))
 
 
 # For help() and editors, which would show what `__new__` takes.
@@ -238,6 +246,9 @@ class Verdict:
     """KL in nats from the law of a returned draw to the kept posterior. None: not measured."""
     notes: tuple[str, ...] = ()
     """What else a reader should know."""
+    missed: float | None = None
+    """The largest error, in posterior standard deviations, that the verification of the draws against the kept
+    posterior may have missed. None: the draws were not verified."""
     margin: Margin | None = None
     """How far the diagnostics of an accepted result are from their limits."""
     draws: Origin | None = None
@@ -267,6 +278,7 @@ class Verdict:
             "kind": self.kind,
             "method": self.rung or None,
             "margin": self.margin,
+            "verified": self.missed is not None,
             "reason": self.public_reason,
             "advice": self.advice or None,
             "draws": self.draws,
@@ -284,6 +296,7 @@ class Verdict:
             "pareto_k": plain(self.pareto_k),
             "ess": plain(self.ess),
             "epsilon": plain(self.epsilon),
+            "missed": plain(self.missed),
             "notes": list(self.notes),
             "margin": self.margin,
             "draws": self.draws,

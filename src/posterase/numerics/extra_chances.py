@@ -1,0 +1,181 @@
+r"""Hamiltonian Monte Carlo with extra chances: one move of many draws, each of which is almost sure to move.
+
+    H(θ, p) = −log target(θ) + ½ p·p,        a trajectory of L leapfrog steps
+
+in coordinates (`Frame`) in which the draws have unit covariance. A draw whose proposal is rejected would stay where it
+was. Instead its trajectory goes on: with one uniform number u for all chances, the state after j L steps is accepted at
+the first j with u < exp(H₀ − H_j). The chances are equally spaced, which makes the kernel reversible. Draws that are
+still on their way are gathered into blocks, so that a draw pays only for the chances it takes: about L divided by the
+acceptance rate, in gradients.
+
+A trajectory whose energy is not finite ends there, rejected: an overflow is never accepted.
+
+References
+----------
+Sohl-Dickstein, Mudigonda, DeWeese (2014), Hamiltonian Monte Carlo without detailed balance, ICML.
+Campos, Sanz-Serna (2015), Extra chance generalized hybrid Monte Carlo, Journal of Computational Physics 281.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+
+from posterase import devices
+from posterase.log_densities import LogDensity
+from posterase.numerics.densities import batch_size
+from posterase.precision import all_digits
+
+JITTER = 0.2
+"""Step sizes vary by this share between draws, so that no trajectory closes on itself."""
+
+BLOCK = 128
+"""Draws that are integrated side by side on a CPU: few, since blocks are filled up at the end of a sweep."""
+
+
+class Frame(eqx.Module):
+    """Coordinates in which the draws of a half have about unit covariance: θ = centre + scale z."""
+
+    centre: Float[Array, "*half d"]
+    scale: Float[Array, "*half d ..."]
+    """A Cholesky factor, or standard deviations."""
+
+    def theta(self, z: Float[Array, " d"]) -> Float[Array, " d"]:
+        return self.centre + (self.scale @ z if self.scale.ndim == 2 else self.scale * z)
+
+
+class State(NamedTuple):
+    """Draws in a frame's coordinates, with the log density and its gradient there."""
+
+    z: Float[Array, "*half m d"]
+    value: Float[Array, "*half m"]
+    gradient: Float[Array, "*half m d"]
+
+
+class RaveledDensity(eqx.Module):
+    """The log density of raveled parameters."""
+
+    density: LogDensity
+    like: PyTree
+
+    def __call__(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
+        return self.density(ravel_pytree(self.like)[1](theta))
+
+
+@eqx.filter_jit
+@all_digits()
+def sweep(
+    keys: UInt32[Array, "2 2"],
+    density: RaveledDensity,
+    frames: Frame,
+    states: State,
+    active: Bool[Array, "2 m"],
+    steps: Float[Array, " 2"],
+    leapfrogs: Int[Array, " 2"],
+    chances: Int[Array, " 2"],
+) -> tuple[State, Bool[Array, "2 m"], Float[Array, " 2"], Int[Array, " 2"], Int[Array, " 2"]]:
+    """One move of the active draws, half by half."""
+
+    def half(args: Any) -> Any:
+        return _sweep_half(density, *args)
+
+    return jax.lax.map(half, (keys, frames, states, active, steps, leapfrogs, chances))
+
+
+class _Sweep(NamedTuple):
+    """Where a sweep is: accepted states, and trajectories that are on their way."""
+
+    state: State
+    momentum: Float[Array, "m d"]
+    current: State
+    chances: Int[Array, " m"]
+    pending: Bool[Array, " m"]
+    moved: Bool[Array, " m"]
+    first: Float[Array, " m"]
+    """The acceptance probability of the first proposal."""
+    trajectories: Int[Array, ""]
+
+
+def _sweep_half(
+    density: RaveledDensity,
+    key: UInt32[Array, " 2"],
+    frame: Frame,
+    state: State,
+    active: Bool[Array, " m"],
+    step: Float[Array, ""],
+    leapfrogs: Int[Array, ""],
+    chances: Int[Array, ""],
+) -> tuple[State, Bool[Array, " m"], Float[Array, ""], Int[Array, ""], Int[Array, ""]]:
+    m, d = state.z.shape
+    for_momentum, for_jitter, for_level = jax.random.split(jax.random.wrap_key_data(key), 3)
+    momentum = jax.random.normal(for_momentum, (m, d), state.z.dtype)
+    steps = step * jax.random.uniform(for_jitter, (m,), state.z.dtype, 1 - JITTER, 1 + JITTER)
+    level = jnp.log(jax.random.uniform(for_level, (m,), state.z.dtype, jnp.finfo(state.z.dtype).tiny))
+    energy = _energy(momentum, state.value)
+    size = _block_size(density.density.elements, m)
+
+    def body(sweep: _Sweep) -> _Sweep:
+        places = jnp.nonzero(sweep.pending, size=size, fill_value=m)[0]
+
+        def gathered(leaf: Array) -> Array:
+            return leaf.at[places].get(mode="clip")
+
+        start = jax.tree.map(gathered, (sweep.current, sweep.momentum, steps))
+        current, momenta = devices.map_draws(_trajectory, start, size, (density, frame, leapfrogs))
+        after = _energy(momenta, current.value)
+        finite = jnp.isfinite(after) & jnp.isfinite(current.z).all(1) & jnp.isfinite(current.gradient).all(1)
+        gain = jnp.where(finite, gathered(energy) - after, -jnp.inf)
+        accepted = gathered(level) < gain
+        taken = gathered(sweep.chances) + 1
+        kept = jnp.where(accepted, places, m)  # a place past the end is dropped
+        first = jnp.where(taken == 1, jnp.exp(jnp.minimum(gain, 0)), gathered(sweep.first))
+        return _Sweep(
+            state=jax.tree.map(lambda old, new: old.at[kept].set(new, mode="drop"), sweep.state, current),
+            momentum=sweep.momentum.at[places].set(momenta, mode="drop"),
+            current=jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), sweep.current, current),
+            chances=sweep.chances.at[places].set(taken, mode="drop"),
+            pending=sweep.pending.at[places].set(~accepted & finite & (taken < chances), mode="drop"),
+            moved=sweep.moved.at[kept].set(True, mode="drop"),
+            first=sweep.first.at[places].set(first, mode="drop"),
+            trajectories=sweep.trajectories + (places < m).sum(dtype=jnp.int32),
+        )
+
+    nothing = jnp.zeros(m, jnp.int32)
+    initial = _Sweep(
+        state, momentum, state, nothing, active, jnp.zeros(m, bool), jnp.zeros_like(steps), jnp.zeros((), jnp.int32)
+    )
+    sweep = jax.lax.while_loop(lambda sweep: sweep.pending.any(), body, initial)
+    rate = sweep.first.sum() / jnp.maximum(active.sum(), 1)
+    return sweep.state, sweep.moved, rate, sweep.trajectories, sweep.chances.max()
+
+
+def _trajectory(
+    start: tuple[State, Float[Array, " d"], Float[Array, ""]], density: RaveledDensity, frame: Frame, leapfrogs: Array
+) -> tuple[State, Float[Array, " d"]]:
+    """Leapfrog steps of one draw, with unit mass in the frame's coordinates."""
+    state, momentum, step = start
+    value_and_gradient = jax.value_and_grad(lambda z: density(frame.theta(z)))
+
+    def leapfrog(_: Any, carry: tuple[State, Array]) -> tuple[State, Array]:
+        at, momentum = carry
+        momentum = momentum + step / 2 * at.gradient
+        z = at.z + step * momentum
+        value, gradient = value_and_gradient(z)
+        return State(z, value.astype(z.dtype), gradient), momentum + step / 2 * gradient
+
+    return jax.lax.fori_loop(0, leapfrogs, leapfrog, (state, momentum))
+
+
+def _energy(momentum: Float[Array, "n d"], value: Float[Array, " n"]) -> Float[Array, " n"]:
+    return 0.5 * (momentum**2).sum(axis=1) - value
+
+
+def _block_size(elements: int, m: int) -> int:
+    most = batch_size(elements, m)
+    few = BLOCK if jax.default_backend() == "cpu" else max(BLOCK, m // 8)
+    return min(most, few, m) * devices.shards(devices.CHAINS)
