@@ -53,7 +53,7 @@ def without(data: dict[str, np.ndarray], rows: list[int]) -> dict[str, np.ndarra
 # --- the fits
 
 
-def numpyro_fit(example: str, data: dict[str, np.ndarray]) -> Any:
+def numpyro_fit(example: str, data: dict[str, np.ndarray] | None) -> tuple[Any, Any]:
     import jax
     import numpyro
     import numpyro.distributions as dist
@@ -151,7 +151,7 @@ def bridge(library: str, example: str, draws: Any) -> tuple[Any, Any]:
     """What the user writes: the model and the draws as they are."""
     import posterase as pe
 
-    data = data_of(example)
+    data: dict[str, Any] = data_of(example)
     if library == "numpyro":
         return pe.from_numpyro(numpyro_fit(example, None)[0], draws=draws, **data)
     if library == "pymc":
