@@ -31,7 +31,7 @@ from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
-from posterase.numerics.refresh import Plan, Refreshed, Tuned, Verification, refresh
+from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
 from posterase.origins import Origin
 from posterase.parameters import parameter_names
@@ -125,9 +125,9 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Out
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= demand]
     plans: list[Plan] = []
 
-    def choose(tuned: Tuned) -> Plan:
-        refit = _refit_gradients(draws, tuned)
-        affordable = [count for count in counts if count * tuned.gradients_per_draw <= MOST_OF_A_REFIT * refit]
+    def choose(pace: Pace) -> Plan:
+        refit = _refit_gradients(draws, pace)
+        affordable = [count for count in counts if count * pace.gradients_per_draw <= MOST_OF_A_REFIT * refit]
         count = max(affordable) if affordable else min(counts, default=chains * length)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
         plans.append(Plan(np.stack([places, places]), GIVEN_UP_AT * refit))
@@ -175,9 +175,9 @@ def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
     return None
 
 
-def _refit_gradients(draws: Draws, tuned: Tuned) -> float:
+def _refit_gradients(draws: Draws, pace: Pace) -> float:
     """What a refit by NUTS takes at least."""
-    leapfrogs = (REFIT_LEAPFROGS if tuned.sweeps == 1 else HARD_REFIT_LEAPFROGS) * float(tuned.leapfrogs.mean())
+    leapfrogs = (REFIT_LEAPFROGS if pace.sweeps == 1 else HARD_REFIT_LEAPFROGS) * max(pace.steps, 3)
     return refit_transitions(draws.n_chains, draws.n_draws) * leapfrogs
 
 

@@ -138,7 +138,7 @@ def _coupled(
     leaves: dict[int, Array],
     i: int,
     candidates: list[tuple[int, int]],
-    before: tuple[float, list[np.ndarray]],
+    before: tuple[np.ndarray, list[np.ndarray]],
 ) -> CoupledRowsError:
     """Explain why the entries of an argument cannot be removed with their rows."""
     name = program.arguments[i].name
@@ -172,7 +172,7 @@ def _is_in_prior_only(
     i: int,
     block: int,
     axis: int,
-    before: tuple[float, list[np.ndarray]],
+    before: tuple[np.ndarray, list[np.ndarray]],
 ) -> bool:
     """Whether overwriting half of an argument's entries changes the prior and no likelihood."""
     is_left = np.arange(program.blocks[block][1]) < max(1, program.blocks[block][1] // 2)

@@ -1,17 +1,28 @@
 r"""Hamiltonian Monte Carlo with extra chances: one move of many draws, each of which is almost sure to move.
 
-    H(θ, p) = −log target(θ) + ½ p·p,        a trajectory of L leapfrog steps
+    H(z, p) = −log target(z) + ½ p·p,        a trajectory of L steps
 
-in coordinates (`Frame`) in which the draws have unit covariance. A draw whose proposal is rejected would stay where it
-was. Instead its trajectory goes on: with one uniform number u for all chances, the state after j L steps is accepted at
-the first j with u < exp(H₀ − H_j). The chances are equally spaced, which makes the kernel reversible. Draws that are
-still on their way are gathered into blocks, so that a draw pays only for the chances it takes: about L divided by the
-acceptance rate, in gradients.
+in coordinates (`Frame`) in which the draws have about zero mean and unit covariance. There the target is nearly a unit
+Gaussian, whose trajectories are rotations, so that only the rest has to be integrated. A step of size h is
+
+    p ← p + h/2 (∇log target(z) + z)
+    (z, p) ← (z cos h + p sin h,  p cos h − z sin h)
+    p ← p + h/2 (∇log target(z) + z)
+
+Like a leapfrog step it is reversible and keeps volumes. For a Gaussian target one step of size π/2 is an independent
+draw, where leapfrog needs three or four for the same acceptance.
+
+A draw whose proposal is rejected would stay where it was. Instead its trajectory goes on: with one uniform number u for
+all chances, the state after j L steps is accepted at the first j with u < exp(H₀ − H_j). The chances are equally
+spaced, which makes the kernel reversible. Draws that are still on their way are gathered into blocks, so that a draw
+pays only for the chances it takes: about L divided by the acceptance rate, in gradients.
 
 A trajectory whose energy is not finite ends there, rejected: an overflow is never accepted.
 
 References
 ----------
+Beskos, Pinski, Sanz-Serna, Stuart (2011), Hybrid Monte Carlo on Hilbert spaces, Stochastic Processes and their
+Applications 121. Shahbaba, Lan, Johnson, Neal (2014), Split Hamiltonian Monte Carlo, Statistics and Computing 24.
 Sohl-Dickstein, Mudigonda, DeWeese (2014), Hamiltonian Monte Carlo without detailed balance, ICML.
 Campos, Sanz-Serna (2015), Extra chance generalized hybrid Monte Carlo, Journal of Computational Physics 281.
 """
@@ -75,8 +86,8 @@ def sweep(
     frames: Frame,
     states: State,
     active: Bool[Array, "2 m"],
-    steps: Float[Array, " 2"],
-    leapfrogs: Int[Array, " 2"],
+    sizes: Float[Array, " 2"],
+    steps: Int[Array, " 2"],
     chances: Int[Array, " 2"],
 ) -> tuple[State, Bool[Array, "2 m"], Float[Array, " 2"], Int[Array, " 2"], Int[Array, " 2"]]:
     """One move of the active draws, half by half."""
@@ -84,7 +95,32 @@ def sweep(
     def half(args: Any) -> Any:
         return _sweep_half(density, *args)
 
-    return jax.lax.map(half, (keys, frames, states, active, steps, leapfrogs, chances))
+    return jax.lax.map(half, (keys, frames, states, active, sizes, steps, chances))
+
+
+@eqx.filter_jit
+@all_digits()
+def evaluate_blocks(
+    density: RaveledDensity, frames: Frame, z: Float[Array, "2 m d"], blocks: Int[Array, " 2"], size: int
+) -> Float[Array, "2 m"]:
+    """The log density of the first blocks of draws of each half; −∞ for the rest."""
+    m, d = z.shape[1:]
+    padded = jnp.pad(z, ((0, 0), (0, -m % size), (0, 0)))
+
+    def half(args: tuple[Frame, Array, Array]) -> Array:
+        frame, own, count = args
+
+        def at(one: Array, density: RaveledDensity, frame: Frame) -> Array:
+            return density(frame.theta(one)).astype(z.dtype)
+
+        def block(i: Array, values: Array) -> Array:
+            part = jax.lax.dynamic_slice(own, (i * size, 0), (size, d))
+            found = devices.map_draws(at, part, size, (density, frame))
+            return jax.lax.dynamic_update_slice(values, found, (i * size,))
+
+        return jax.lax.fori_loop(0, count, block, jnp.full(len(own), -jnp.inf, z.dtype))
+
+    return jax.lax.map(half, (frames, padded, blocks))[:, :m]
 
 
 class _Sweep(NamedTuple):
@@ -107,26 +143,26 @@ def _sweep_half(
     frame: Frame,
     state: State,
     active: Bool[Array, " m"],
-    step: Float[Array, ""],
-    leapfrogs: Int[Array, ""],
+    size: Float[Array, ""],
+    steps: Int[Array, ""],
     chances: Int[Array, ""],
 ) -> tuple[State, Bool[Array, " m"], Float[Array, ""], Int[Array, ""], Int[Array, ""]]:
     m, d = state.z.shape
     for_momentum, for_jitter, for_level = jax.random.split(jax.random.wrap_key_data(key), 3)
     momentum = jax.random.normal(for_momentum, (m, d), state.z.dtype)
-    steps = step * jax.random.uniform(for_jitter, (m,), state.z.dtype, 1 - JITTER, 1 + JITTER)
+    sizes = size * jax.random.uniform(for_jitter, (m,), state.z.dtype, 1 - JITTER, 1 + JITTER)
     level = jnp.log(jax.random.uniform(for_level, (m,), state.z.dtype, jnp.finfo(state.z.dtype).tiny))
     energy = _energy(momentum, state.value)
-    size = _block_size(density.density.elements, m)
+    block = block_size(density.density.elements, m)
 
     def body(sweep: _Sweep) -> _Sweep:
-        places = jnp.nonzero(sweep.pending, size=size, fill_value=m)[0]
+        places = jnp.nonzero(sweep.pending, size=block, fill_value=m)[0]
 
         def gathered(leaf: Array) -> Array:
             return leaf.at[places].get(mode="clip")
 
-        start = jax.tree.map(gathered, (sweep.current, sweep.momentum, steps))
-        current, momenta = devices.map_draws(_trajectory, start, size, (density, frame, leapfrogs))
+        start = jax.tree.map(gathered, (sweep.current, sweep.momentum, sizes))
+        current, momenta = devices.map_draws(_trajectory, start, block, (density, frame, steps))
         after = _energy(momenta, current.value)
         finite = jnp.isfinite(after) & jnp.isfinite(current.z).all(1) & jnp.isfinite(current.gradient).all(1)
         gain = jnp.where(finite, gathered(energy) - after, -jnp.inf)
@@ -147,7 +183,7 @@ def _sweep_half(
 
     nothing = jnp.zeros(m, jnp.int32)
     initial = _Sweep(
-        state, momentum, state, nothing, active, jnp.zeros(m, bool), jnp.zeros_like(steps), jnp.zeros((), jnp.int32)
+        state, momentum, state, nothing, active, jnp.zeros(m, bool), jnp.zeros_like(sizes), jnp.zeros((), jnp.int32)
     )
     sweep = jax.lax.while_loop(lambda sweep: sweep.pending.any(), body, initial)
     rate = sweep.first.sum() / jnp.maximum(active.sum(), 1)
@@ -155,27 +191,29 @@ def _sweep_half(
 
 
 def _trajectory(
-    start: tuple[State, Float[Array, " d"], Float[Array, ""]], density: RaveledDensity, frame: Frame, leapfrogs: Array
+    start: tuple[State, Float[Array, " d"], Float[Array, ""]], density: RaveledDensity, frame: Frame, steps: Array
 ) -> tuple[State, Float[Array, " d"]]:
-    """Leapfrog steps of one draw, with unit mass in the frame's coordinates."""
-    state, momentum, step = start
+    """Follow one draw over some steps, with unit mass in the frame's coordinates."""
+    state, momentum, size = start
+    cosine, sine = jnp.cos(size), jnp.sin(size)
     value_and_gradient = jax.value_and_grad(lambda z: density(frame.theta(z)))
 
-    def leapfrog(_: Any, carry: tuple[State, Array]) -> tuple[State, Array]:
+    def step(_: Any, carry: tuple[State, Array]) -> tuple[State, Array]:
         at, momentum = carry
-        momentum = momentum + step / 2 * at.gradient
-        z = at.z + step * momentum
+        momentum = momentum + size / 2 * (at.gradient + at.z)
+        z, momentum = cosine * at.z + sine * momentum, cosine * momentum - sine * at.z
         value, gradient = value_and_gradient(z)
-        return State(z, value.astype(z.dtype), gradient), momentum + step / 2 * gradient
+        return State(z, value.astype(z.dtype), gradient), momentum + size / 2 * (gradient + z)
 
-    return jax.lax.fori_loop(0, leapfrogs, leapfrog, (state, momentum))
+    return jax.lax.fori_loop(0, steps, step, (state, momentum))
 
 
 def _energy(momentum: Float[Array, "n d"], value: Float[Array, " n"]) -> Float[Array, " n"]:
     return 0.5 * (momentum**2).sum(axis=1) - value
 
 
-def _block_size(elements: int, m: int) -> int:
+def block_size(elements: int, m: int) -> int:
+    """How many draws are evaluated side by side."""
     most = batch_size(elements, m)
     few = BLOCK if jax.default_backend() == "cpu" else max(BLOCK, m // 8)
     return min(most, few, m) * devices.shards(devices.CHAINS)

@@ -1,0 +1,323 @@
+r"""Kernels that leave a target invariant, for many draws at once: each moves every draw by itself.
+
+All work in coordinates z (`Frame`) in which the draws have about zero mean and unit covariance.
+
+**Trajectories.** Hamiltonian Monte Carlo with extra chances (`numerics.extra_chances`), of length about π/2, which
+takes a Gaussian to an independent draw.
+
+**Stretches.** Trajectories take many steps to the end of a heavy tail. A draw that lies more than one standard
+deviation out along a direction u, which is the regression of all parameters on one of them, is scaled along it:
+
+    z′ = z + (s − 1)(u·z) u,    log |s| ~ N(0, 1),    accepted with probability min(1, |s| target(z′)/target(z))
+
+**Jumps.** z′ = z + γ(z_a − z_b) for two draws a, b of the other half: with γ = 1 between modes that the draws know, and
+with a small γ along the edges of a density, which trajectories run into.
+
+Stretches and jumps cost a density each, a third of a gradient, and only at the draws that they move.
+
+**Two halves.** The coordinates and the number of steps of one half are taken from the other half, and trial moves are
+thrown away: a kernel does not depend on the draws that it moves.
+
+References
+----------
+ter Braak (2006), A Markov chain Monte Carlo version of the genetic algorithm differential evolution, Statistics and
+Computing 16. Liu, Sabatti (2000), Generalised Gibbs sampler and multigrid Monte Carlo, Biometrika 87.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int, PyTree
+
+from posterase.log_densities import LogDensity
+from posterase.numerics.cost import Cost
+from posterase.numerics.extra_chances import Frame, RaveledDensity, State, block_size, evaluate_blocks, sweep
+from posterase.numerics.moves import COARSE, half_covariances
+from posterase.precision import as_jax
+
+STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Steps that a trajectory of length π/2 is cut into: the fewest that reach the target acceptance."""
+
+TARGET_ACCEPTANCE = 0.75
+LEAST_ACCEPTANCE = 0.2
+"""Below this even with the most steps, the kernel does not fit the density, and nothing is moved."""
+
+RISING_OVER, RISING = 2, 0.1
+"""Acceptance has stopped rising where it has risen by less over so many settings."""
+
+TRIAL_DRAWS = 32
+"""Draws of each half that try a setting."""
+
+MOST_CHANCES = 8
+"""Chances of a trajectory."""
+
+FAR, FLIPS = 1.0, 0.2
+"""How far out a draw must lie to be stretched; how often it is also reflected."""
+
+JUMP = 2.38
+"""The best multiple for a Gaussian, times √(2d) (ter Braak 2006)."""
+
+
+class Tuned(NamedTuple):
+    """How the trajectories of each half are integrated."""
+
+    sizes: Float[np.ndarray, " 2"]
+    steps: Int[np.ndarray, " 2"]
+    acceptance: float
+    correlation: float
+    """Of the trial draws before and after one trajectory without extra chances, the largest over parameters."""
+
+
+class Swept(NamedTuple):
+    """What one trajectory of every draw did."""
+
+    moved: Bool[np.ndarray, "2 m"]
+    rates: Float[np.ndarray, " 2"]
+    """Acceptance rates of first proposals, of each half."""
+
+
+class Kernels:
+    """The kernels of one target, in one precision; and what they have cost.
+
+    Parameters
+    ----------
+    density
+        The log density that they leave invariant.
+    like
+        One draw's parameters, for the structure of a raveled one and for the precision.
+    thetas
+        Raveled unconstrained draws, in two halves of equal size.
+    """
+
+    def __init__(self, density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "2 m d"]):
+        self.density = RaveledDensity(density, like)
+        self.precision = jnp.result_type(*jax.tree.leaves(like))
+        self.thetas = thetas
+        self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
+        self.fit(thetas)
+
+    def fit(self, thetas: Float[np.ndarray, "2 m d"]) -> None:
+        """Take coordinates in which these draws have unit covariance: for each half, those of the other half."""
+        scales = _roots(half_covariances(thetas))
+        self.centres, self.scales = thetas.mean(axis=1)[::-1], scales[::-1]
+        self.frame = Frame(as_jax(self.centres, self.precision), as_jax(self.scales, self.precision))
+        self.others = self.whiten(thetas[::-1])
+
+    @property
+    def cost(self) -> Cost:
+        """So far, trials included."""
+        return Cost(gradients=self.gradients, densities=self.densities, sequential=self.sequential)
+
+    def whiten(self, thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 m d"]:
+        """Coordinates of draws."""
+        centred = thetas - self.centres[:, None]
+        if self.scales.ndim == 2:
+            return centred / self.scales[:, None]
+        return np.stack([np.linalg.solve(scale, half.T).T for scale, half in zip(self.scales, centred, strict=True)])
+
+    def unwhiten(self, z: Float[np.ndarray, "2 count d"]) -> Float[np.ndarray, "2 count d"]:
+        """Raveled unconstrained draws at these coordinates."""
+        scaled = z * self.scales[:, None] if self.scales.ndim == 2 else z @ np.swapaxes(self.scales, 1, 2)
+        return self.centres[:, None] + scaled
+
+    @functools.cached_property
+    def trial(self) -> tuple[State, Bool[np.ndarray, "2 m"]]:
+        """A few draws of each half at which the density and its gradient are numbers, and these numbers."""
+        m = self.thetas.shape[1]
+        active = np.zeros((2, m), bool)
+        active[:, np.linspace(0, m - 1, min(m, TRIAL_DRAWS)).astype(int)] = True
+        state = self.start(self.whiten(self.thetas), active)
+        return state, active & np.isfinite(np.asarray(state.value))
+
+    def is_precise(self) -> bool:
+        """Whether rounding of the log density is too small to matter."""
+        state, active = self.trial
+        values = np.abs(np.asarray(state.value, np.float64)[active])
+        return bool(values.max(initial=0.0) * float(jnp.finfo(self.precision).eps) < COARSE)
+
+    def start(self, z: Float[np.ndarray, "2 m d"], active: Bool[np.ndarray, "2 m"]) -> State:
+        """Value and gradient at the active draws. The value is −∞ where either is no number, and elsewhere."""
+        value, gradient = np.full(z.shape[:2], -np.inf), np.full(z.shape, np.nan)
+        return self.update(State(*(as_jax(leaf, self.precision) for leaf in (z, value, gradient))), active)
+
+    def update(self, state: State, stale: Bool[np.ndarray, "2 m"]) -> State:
+        """Compute value and gradient anew at stale draws, by a trajectory of length 0: nothing more is compiled.
+
+        Where the gradient is no number it is NaN, and trajectories from there are rejected, as are those to there.
+        """
+        if not stale.any():
+            return state
+        value, gradient = np.asarray(state.value), np.asarray(state.gradient)
+        unknown = state._replace(
+            value=as_jax(np.where(stale, -np.inf, value), self.precision),
+            gradient=as_jax(np.where(stale[..., None], 0.0, gradient), self.precision),
+        )
+        random = np.random.default_rng(0)  # of no effect
+        still = Tuned(np.zeros(2), np.ones(2, np.int64), 1.0, 1.0)
+        new, swept = self.sweep(random, unknown, stale, still, chances=1)
+        failed = stale & ~swept.moved
+        if not failed.any():
+            return new
+        values = np.where(failed, value, np.asarray(new.value))
+        gradients = np.where(failed[..., None], np.nan, np.asarray(new.gradient))
+        return new._replace(value=as_jax(values), gradient=as_jax(gradients))
+
+    def tune(self, random: np.random.Generator) -> Tuned | None:
+        """Find the fewest steps that are accepted often enough, tried by a few draws of the other half.
+
+        Smaller steps do not help where trajectories run into an edge of the density: then the fewest that do as well.
+        None where hardly any are accepted.
+        """
+        state, active = self.trial
+        rates: list[Float[np.ndarray, " 2"]] = []
+        correlations = []
+        for steps in STEPS:
+            setting = Tuned(np.full(2, np.pi / 2 / steps), np.full(2, steps), 0.0, 1.0)
+            after, swept = self.sweep(random, state, active, setting, chances=1)
+            rates.append(swept.rates)
+            before_and_after = (np.asarray(each.z, np.float64)[active] for each in (state, after))
+            correlations.append(largest_correlation(*before_and_after))
+            if all(_is_tuned(list(own)) for own in zip(*rates, strict=True)):
+                break
+        chosen = [_fewest(list(own)) for own in zip(*rates, strict=True)]
+        acceptance = min(float(rates[number][half]) for half, number in enumerate(chosen))
+        if acceptance < LEAST_ACCEPTANCE:
+            return None
+        counts = np.array([STEPS[number] for number in chosen[::-1]])
+        return Tuned(np.pi / 2 / counts, counts, acceptance, max(correlations[number] for number in chosen))
+
+    def sweep(
+        self,
+        random: np.random.Generator,
+        state: State,
+        active: Bool[np.ndarray, "2 m"],
+        setting: Tuned,
+        chances: int = MOST_CHANCES,
+    ) -> tuple[State, Swept]:
+        """Move every active draw along one trajectory. Their gradients must be up to date."""
+        out = sweep(
+            as_jax(random.integers(2**32, size=(2, 2), dtype=np.uint32)),
+            self.density,
+            self.frame,
+            state,
+            as_jax(active),
+            as_jax(setting.sizes, self.precision),
+            as_jax(setting.steps, np.int32),
+            as_jax(np.full(2, chances), np.int32),
+        )
+        state, moved, rates, trajectories, longest = out
+        self.gradients += float((np.asarray(trajectories) * setting.steps).sum())
+        self.sequential += int((np.asarray(longest) * setting.steps).max())
+        return state, Swept(np.asarray(moved), np.asarray(rates, np.float64))
+
+    def stretch(
+        self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
+    ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
+        """Scale draws that lie far out along a direction. Gradients of those that moved become stale."""
+        z = np.asarray(state.z)
+        direction = random.integers(z.shape[2], size=active.shape)
+        scale = np.exp(random.normal(size=active.shape)) * np.where(random.uniform(size=active.shape) < FLIPS, -1, 1)
+        along, shift = self._along(z, direction)
+        chosen = active & (np.abs(along) > FAR) & (np.abs(scale * along) > FAR)
+        proposal = shift(np.where(chosen, (scale - 1) * along, 0.0))
+        return self._propose(random, state, proposal, np.log(np.abs(scale)), chosen)
+
+    def jump(
+        self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"], far: float = 0.5
+    ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
+        """Shift draws by a multiple of the difference between two draws of the other half: of 1 in a share `far`."""
+        z = np.asarray(state.z)
+        one, other = random.integers(self.others.shape[1], size=(2, *active.shape))
+        rows = np.arange(2)[:, None]
+        multiple = np.where(random.uniform(size=active.shape) < far, 1.0, JUMP / math.sqrt(2 * z.shape[2]))
+        proposal = z + multiple[..., None] * (self.others[rows, one] - self.others[rows, other])
+        return self._propose(random, state, proposal, np.zeros(active.shape), active)
+
+    def _propose(
+        self,
+        random: np.random.Generator,
+        state: State,
+        proposal: Float[np.ndarray, "2 m d"],
+        log_factor: Float[np.ndarray, "2 m"],
+        chosen: Bool[np.ndarray, "2 m"],
+    ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
+        """Move the chosen draws where proposed with probability min(1, factor × target(proposed)/target(now))."""
+        z, value = np.asarray(state.z), np.asarray(state.value)
+        with np.errstate(over="ignore"):  # what is infinite in the draws' precision is rejected
+            proposal = proposal.astype(z.dtype)
+        chosen = chosen & np.isfinite(proposal).all(axis=2)
+        new = self._values(proposal, chosen)
+        sound = chosen & np.isfinite(new)
+        gain = np.where(sound, new, 0.0).astype(np.float64) - value + log_factor
+        accepted = sound & (np.log(random.uniform(size=chosen.shape)) < gain)
+        z, value = np.where(accepted[..., None], proposal, z), np.where(accepted, new, value)
+        return state._replace(z=as_jax(z), value=as_jax(value)), accepted
+
+    def _values(self, z: Float[np.ndarray, "2 m d"], chosen: Bool[np.ndarray, "2 m"]) -> Float[np.ndarray, "2 m"]:
+        """The log density at the chosen coordinates, which are gathered first; −∞ elsewhere."""
+        counts = chosen.sum(axis=1)
+        order = np.argsort(~chosen, axis=1, kind="stable")
+        gathered = np.take_along_axis(z, order[..., None], 1)
+        size = block_size(self.density.density.elements, z.shape[1])
+        found = evaluate_blocks(self.density, self.frame, as_jax(gathered), as_jax(-(-counts // size), np.int32), size)
+        values = np.full(chosen.shape, -np.inf, z.dtype)
+        np.put_along_axis(values, order, np.asarray(found), 1)
+        self.densities += float(counts.sum())
+        self.sequential += 1
+        return np.where(chosen, values, -np.inf)
+
+    def _along(
+        self, z: Float[np.ndarray, "2 m d"], direction: Int[np.ndarray, "2 m"]
+    ) -> tuple[Float[np.ndarray, "2 m"], Callable[[Float[np.ndarray, "2 m"]], Float[np.ndarray, "2 m d"]]]:
+        """How far draws lie out along directions, each a parameter's number; and a function that moves them along."""
+        if self.scales.ndim == 2:
+            places = direction[..., None]
+
+            def shift(by: Float[np.ndarray, "2 m"]) -> Float[np.ndarray, "2 m d"]:
+                moved = z.astype(np.float64)
+                np.put_along_axis(moved, places, np.take_along_axis(moved, places, 2) + by[..., None], 2)
+                return moved
+
+            return np.take_along_axis(z, places, 2)[..., 0].astype(np.float64), shift
+        units = self.scales / np.linalg.norm(self.scales, axis=2, keepdims=True)
+        chosen = units[np.arange(2)[:, None], direction]
+        return np.einsum("hmd,hmd->hm", z, chosen), lambda by: z + by[..., None] * chosen
+
+
+def largest_correlation(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> float:
+    """The largest absolute correlation of a column before and now; columns that never vary count as forgotten."""
+    a, b = before - before.mean(axis=0), now - now.mean(axis=0)
+    scale = np.sqrt((a**2).sum(axis=0) * (b**2).sum(axis=0))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(np.max(np.where(scale > 0, np.abs((a * b).sum(axis=0)) / scale, 0.0), initial=0.0))
+
+
+def _is_tuned(rates: list[float]) -> bool:
+    """Whether acceptance rates of more and more steps are high enough, or have stopped rising."""
+    if max(rates) >= TARGET_ACCEPTANCE:
+        return True
+    has_stopped = len(rates) > RISING_OVER + 1 and rates[-1] - rates[-1 - RISING_OVER] < RISING
+    return has_stopped and rates[-1] >= LEAST_ACCEPTANCE
+
+
+def _fewest(rates: list[float]) -> int:
+    """The first rate that is high enough, or as high as any."""
+    wanted = min(TARGET_ACCEPTANCE, max(rates) - RISING)
+    return next(number for number, rate in enumerate(rates) if rate >= wanted)
+
+
+def _roots(covariances: Float[np.ndarray, "2 d ..."]) -> Float[np.ndarray, "2 d ..."]:
+    """Cholesky factors, or standard deviations where there are only variances or a factor cannot be had."""
+    if covariances.ndim == 3:
+        try:
+            return np.linalg.cholesky(covariances)
+        except np.linalg.LinAlgError:
+            covariances = np.diagonal(covariances, axis1=1, axis2=2)
+    return np.sqrt(covariances)
