@@ -211,11 +211,14 @@ def test_names_of_numbered_groups(names, stem):
 
 
 def tree_of(columns, coords, of_rows=None):
-    """A fit with one effect per firm, whose rows have these columns."""
-    beta = ORACLE.sample(np.arange(N), (4, 500), seed=1)["beta"]
+    """A fit with one effect per firm, whose rows have these columns.
+
+    The weights without a quarter of the rows select 2 % of the draws: there must be enough of them.
+    """
+    beta = ORACLE.sample(np.arange(N), (4, 2000), seed=1)["beta"]
     likelihood = -0.5 * ((ORACLE.y - beta @ ORACLE.X.T) / ORACLE.noise) ** 2
-    sample = {"chain": np.arange(4), "draw": np.arange(500)}
-    effects = np.random.default_rng(0).normal(size=(4, 500, 4))
+    sample = {"chain": np.arange(4), "draw": np.arange(2000)}
+    effects = np.random.default_rng(0).normal(size=(4, 2000, 4))
     return xr.DataTree.from_dict(
         {
             "posterior": xr.Dataset(

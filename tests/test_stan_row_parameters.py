@@ -30,9 +30,10 @@ class Effects(StanPosterior):
     def log_density(self, thetas, jacobian=True):
         return norm.logpdf(thetas[:, 0]) + norm.logpdf(thetas[:, 1:] - thetas[:, :1]).sum(axis=1)
 
-    def gradient(self, thetas):
+    def log_density_and_gradient(self, thetas):
         apart = thetas[:, 1:] - thetas[:, :1]
-        return np.concatenate([apart.sum(axis=1, keepdims=True) - thetas[:, :1], -apart], axis=1)
+        slopes = np.concatenate([apart.sum(axis=1, keepdims=True) - thetas[:, :1], -apart], axis=1)
+        return self.log_density(thetas), slopes
 
     def constrain(self, thetas, kind="parameters", seed=1):
         own = np.concatenate([thetas[:, :1], np.exp(thetas[:, 1:])], axis=1)
@@ -74,7 +75,9 @@ def test_a_program_with_places_for_absent_rows(mask):
     np.testing.assert_allclose(posterior.unconstrain(values)[0], THETAS)
     one, step = THETAS[:1], 1e-5 * np.eye(1 + 2 * ROWS)
     slopes = (posterior.log_density(one + step) - posterior.log_density(one - step)) / 2e-5
-    np.testing.assert_allclose(posterior.gradient(one)[0], slopes, rtol=1e-6, atol=1e-6)
+    values, found = posterior.log_density_and_gradient(one)
+    np.testing.assert_allclose(found[0], slopes, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(values, posterior.log_density(one))
     total = posterior.constrain(THETAS, "everything")[:, -1]
     np.testing.assert_allclose(total, np.exp(THETAS[:, 1:][:, here[1:]]).sum(axis=1))
     assert posterior.elements("everything") == Effects(ROWS).elements("everything")

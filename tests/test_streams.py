@@ -25,7 +25,6 @@ import zarr
 import posterase as pe
 from posterase.assess.forget_sets import row_influence
 from posterase.errors import (
-    CoupledRowsError,
     DataError,
     InvalidOptionError,
     NonFiniteDataError,
@@ -273,7 +272,8 @@ def test_conditions_select_what_is_there(where, tmp_path):
         table_of(kept.data, kept.present).select("weight > 3")
 
 
-def test_a_kept_row_that_holds_a_removed_value_is_refused(tmp_path):
+def test_a_kept_row_that_holds_a_removed_value_goes_along(tmp_path):
+    """It is dropped as well, and the result says so, also where it begins the next block."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=5000)
     before = np.r_[0.0, y[:-1]]
@@ -283,8 +283,11 @@ def test_a_kept_row_that_holds_a_removed_value_is_refused(tmp_path):
     model = pe.Model(lambda p: -0.5 * p["w"] ** 2, lambda p, d: -0.5 * (d["y"] - p["w"] * d["before"]) ** 2, data)
     precision = before @ before + 1
     draws = pe.Draws({"w": before @ y / precision + rng.normal(size=(2, 100)) / np.sqrt(precision)})
-    with pytest.raises(CoupledRowsError, match="row 3001, which is kept, holds y of row 3000"):
-        pe.erase(model, draws, [3000])
+    for row in (3000, 3007):  # the block of row 3007 ends with it
+        result = pe.erase(model, draws, [row])
+        assert result.n_removed == 2
+        np.testing.assert_array_equal(np.flatnonzero(~np.asarray(result.model.present)), [row, row + 1])
+        assert "1 more row dropped, since covariates held removed values (before is y of 1 row before)" in str(result)
 
 
 # --- reading

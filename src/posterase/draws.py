@@ -295,7 +295,8 @@ class Draws(eqx.Module):
         `sample_stats/log_weight`. Other groups are not taken along: they saw the removed rows.
         """
         if isinstance(tree, (str, os.PathLike)):
-            tree = read_tree(tree).load()
+            with read_tree(tree) as opened:  # trees refer to themselves, so that one left open stays so for a while
+                tree = opened.load()
         posterior = tree if isinstance(tree, xr.Dataset) else groups_of(tree).get("posterior")
         if posterior is None:
             raise DrawsShapeError(

@@ -448,10 +448,12 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    notes = (*went_along, *_weaknesses(had, agreement))
+    notes = _weaknesses(had, agreement)
     if came is None and not isinstance(model, StoredLikelihoods):
         notes = (*notes, UNIDENTIFIED)
     verdict = _verdict(tried, draws, had, own, doubts, notes, way_out)
+    if verdict.accepted:
+        verdict = dataclasses.replace(verdict, notes=(*went_along, *verdict.notes))
     output = tried[-1].output if tried and verdict.accepted else None
     if came is not None and output is not None:
         assert output.draws.container is not None
@@ -584,10 +586,13 @@ class _Climb(NamedTuple):
         """Whether the budget of repeated erasures is spent with this one."""
         if self.spent + more <= self.policy.budget:
             return []
-        said = (
-            f"earlier erasures have spent {self.spent:.2f} of a budget of {self.policy.budget:g}, and this one would "
-            f"spend {more:.2f}: a refit is demanded"
-        )
+        left, budget = self.policy.budget - self.spent, f"{self.policy.budget:g}"
+        said = f"earlier erasures have spent the whole budget of {budget}: a refit is demanded"
+        if left > 0:
+            said = (
+                f"earlier erasures have left {left:.2g} of a budget of {budget}, and this one would spend {more:.2g}: "
+                "a refit is demanded"
+            )
         return [Objection("budget", said, ADD if self.policy.refit else "")]
 
     def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> tuple[Output | None, list[Objection]]:

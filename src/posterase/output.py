@@ -52,6 +52,12 @@ GIVEN_UP_AT = 2.0
 SPARE = 1.5
 """At least so many times the effective draws that are asked for are moved: moved draws hardly depend on each other."""
 
+FEWEST = 150
+"""The same for fewer effective draws than this, since how many so few draws are worth is hard to estimate."""
+
+ENOUGH = 2.0
+"""No more than about so many times the effective draws that are asked for are moved where gradients are expensive."""
+
 FEWEST_PIECES = 32
 """The test for drift sums over so many pieces of chains, or more."""
 
@@ -59,6 +65,7 @@ MOST_PARAMETERS = 10_000
 """Above this a model is a network, whose chains are not stationary: a kernel of its posterior would train it on."""
 
 NOT_ALL = "moving all draws would cost more than a quarter of a refit"
+FEW_ARE_ENOUGH = "gradients of this model are expensive, and so many are enough for the policy's effective draws"
 NOT_MOVED = "the draws could not be moved along the kept posterior"
 NETWORKS = "use the methods for networks, and hold the result against retrainings (pe.match_refits)."
 NO_DENSITY = "the model is known by stored log-likelihoods only, which can neither move draws nor verify them"
@@ -115,14 +122,17 @@ def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Re
 
 def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Output | Objection:
     """The draws resampled, moved and verified; or what speaks against them."""
-    draws, demand = erased.draws, SPARE * request.policy.least_ess
+    draws, least = erased.draws, max(request.policy.least_ess, FEWEST)
+    dear = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
     if ancestors is None:
         return Objection("no output", NOT_MOVED, "")
     groups = _pieces(draws)[ancestors]
-    counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= demand]
+    counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
+    if dear:
+        counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]
     plans: list[Plan] = []
 
     def choose(pace: Pace) -> Plan:
@@ -134,7 +144,9 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Out
         return plans[0]
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
+        # Of as many draws as there are, so that one shape is compiled.
+        padded = flat if dear else np.resize(flat, (ancestors.size, flat.shape[1]))
+        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
     moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at)
@@ -150,7 +162,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Out
     output = Output(
         fresh, request.kept, "moved", effective_draws(fresh), moved.cost, moved.correlation, moved.verification
     )
-    return output if shape[1] == length else _because(output, draws, NOT_ALL)
+    return output if shape[1] == length else _because(output, draws, FEW_ARE_ENOUGH if dear else NOT_ALL)
 
 
 def _objection(moved: Refreshed, like: PyTree) -> Objection | None:

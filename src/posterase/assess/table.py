@@ -130,7 +130,8 @@ class Assessment(xr.DataTree):
     @classmethod
     def read(cls, path: Path) -> Assessment:
         """From a netCDF file that `to_netcdf` wrote."""
-        tree = read_tree(path).load()
+        with read_tree(path) as opened:
+            tree = opened.load()
         if not {"metrics", "left_out"} <= tree.children.keys():
             raise InputFileError(f"{str(path)!r} holds no assessment.", "give a file of posterase assess --out.")
         found = cls.from_dict({name: child.to_dataset() for name, child in tree.children.items()})

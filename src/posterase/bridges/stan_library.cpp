@@ -145,8 +145,8 @@ void pe_density(void *program, const double *thetas, int n, int jacobian, double
   }
 }
 
-// Its gradient, Jacobian included; not a number where it is not defined.
-void pe_gradient(void *program, const double *thetas, int n, double *slopes) {
+// The same with its gradient, Jacobian included; the gradient is not a number where it is not defined.
+void pe_gradient(void *program, const double *thetas, int n, double *values, double *slopes) {
   prepare();
   auto &model = *static_cast<Model *>(program);
   const int d = static_cast<int>(model.num_params_r());
@@ -156,10 +156,11 @@ void pe_gradient(void *program, const double *thetas, int n, double *slopes) {
     double *slope = slopes + static_cast<size_t>(i) * d;
     try {
       Eigen::VectorXd theta = Vector(at, d), found;
-      stan::model::log_prob_grad<false, true>(model, theta, found, &ignored);
+      values[i] = stan::model::log_prob_grad<false, true>(model, theta, found, &ignored);
       std::copy(found.data(), found.data() + d, slope);
     } catch (const std::exception &) {
       stan::math::recover_memory();
+      values[i] = -std::numeric_limits<double>::infinity();
       std::fill(slope, slope + d, std::numeric_limits<double>::quiet_NaN());
     }
   }

@@ -138,7 +138,8 @@ class Host:
                 for i in range(len(vectors[0]))
             ]
             found = np.concatenate(each_its_own)
-        return found.astype(dtype).reshape(*lead, -1).view(np.uint32)
+        with np.errstate(over="ignore"):  # what `dtype` cannot hold is infinite there; kernels reject it
+            return found.astype(dtype).reshape(*lead, -1).view(np.uint32)
 
     def posterior(
         self, data: UInt8[np.ndarray, " bytes"], present: Bool[np.ndarray, " rows"], mask: Bool[np.ndarray, " rows"]
@@ -210,7 +211,8 @@ def _ask(
         case "density" | "joint":
             return posterior.log_density(at, kind == "density")
         case "gradient":
-            return posterior.gradient(at)
+            values, slopes = posterior.log_density_and_gradient(at)
+            return np.concatenate([values[:, None], slopes], axis=1)
         case "product":
             assert along is not None
             assert scales is not None
@@ -245,7 +247,7 @@ def _product(posterior: StanPosterior, at: Table, along: Table, scales: Table) -
     """Second derivatives along a direction: gradients on both sides."""
     length = np.sqrt(np.mean((along / scales) ** 2, axis=1, keepdims=True))
     step = along * (DIFFERENCE / np.where(length > 0, length, 1))
-    ahead, behind = np.split(posterior.gradient(np.concatenate([at + step, at - step])), 2)
+    ahead, behind = np.split(posterior.log_density_and_gradient(np.concatenate([at + step, at - step]))[1], 2)
     with np.errstate(invalid="ignore"):  # where Stan has no gradient it is infinite; erasers look for that
         return np.where(length > 0, (ahead - behind) * (length / (2 * DIFFERENCE)), 0)
 
@@ -422,18 +424,23 @@ def _value(model: StanModel, mask: Bool[Array, " rows"], vector: Float[Array, " 
 
 
 @jax.custom_jvp
-def _slope(model: StanModel, mask: Bool[Array, " rows"], vector: Float[Array, " d"]) -> Float[Array, " d"]:
-    """Its gradient."""
-    return model.host.call("gradient", vector.shape, model, mask, vector)
+def _value_and_slope(
+    model: StanModel, mask: Bool[Array, " rows"], vector: Float[Array, " d"]
+) -> Float[Array, " one_and_d"]:
+    """The same, followed by its gradient: Stan finds both at once."""
+    return model.host.call("gradient", (1 + vector.size,), model, mask, vector)
 
 
 @_value.defjvp
 def _value_along(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-    return _value(*primals), jnp.vdot(_slope(*primals), tangents[2])
+    found = _value_and_slope(*primals)
+    return found[0], jnp.vdot(found[1:], tangents[2])
 
 
-@_slope.defjvp
-def _slope_along(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+@_value_and_slope.defjvp
+def _both_along(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     model, mask, vector = primals
     scales = model.scales.astype(vector.dtype)
-    return _slope(*primals), model.host.call("product", vector.shape, model, mask, vector, tangents[2], scales)
+    found = _value_and_slope(*primals)
+    product = model.host.call("product", vector.shape, model, mask, vector, tangents[2], scales)
+    return found, jnp.concatenate([jnp.vdot(found[1:], tangents[2])[None], product])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -70,8 +71,8 @@ class StanPosterior(abc.ABC):
         """log p(θ, data) up to a constant, at unconstrained parameters; −infinity where Stan has none."""
 
     @abc.abstractmethod
-    def gradient(self, thetas: Table) -> Table:
-        """Its gradient, Jacobian included; not a number where Stan has none."""
+    def log_density_and_gradient(self, thetas: Table) -> tuple[Float[np.ndarray, " n"], Table]:
+        """The same with its gradient, Jacobian included; the gradient is not a number where Stan has none."""
 
     @abc.abstractmethod
     def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
@@ -213,11 +214,11 @@ class PyStanPosterior(StanPosterior):
         self.library.pe_density(self.program, thetas, len(thetas), int(jacobian), values)
         return values
 
-    def gradient(self, thetas: Table) -> Table:
+    def log_density_and_gradient(self, thetas: Table) -> tuple[Float[np.ndarray, " n"], Table]:
         self.calls["gradient"] += len(thetas)
-        slopes = np.empty((len(thetas), self.dimension))
-        self.library.pe_gradient(self.program, thetas, len(thetas), slopes)
-        return slopes
+        values, slopes = np.empty(len(thetas)), np.empty((len(thetas), self.dimension))
+        self.library.pe_gradient(self.program, thetas, len(thetas), values, slopes)
+        return values, slopes
 
     def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
         self.calls["constrain"] += len(thetas)
@@ -282,7 +283,7 @@ def _loaded(path: str) -> ctypes.CDLL:
     library.pe_free.argtypes, library.pe_free.restype = [pointer], None
     library.pe_names.argtypes = [pointer, number, text, number]
     library.pe_density.argtypes, library.pe_density.restype = [pointer, DOUBLES, number, number, DOUBLES], None
-    library.pe_gradient.argtypes, library.pe_gradient.restype = [pointer, DOUBLES, number, DOUBLES], None
+    library.pe_gradient.argtypes, library.pe_gradient.restype = [pointer, DOUBLES, number, DOUBLES, DOUBLES], None
     library.pe_constrain.argtypes = [pointer, DOUBLES, number, number, ctypes.c_uint, number, DOUBLES]
     library.pe_unconstrain.argtypes = [pointer, DOUBLES, number, number, DOUBLES, text, number]
     library.pe_stop.argtypes = [number]
@@ -415,15 +416,13 @@ class BridgeStanPosterior(StanPosterior):
         self.calls["log_density"] += len(thetas)
         return np.array([one(theta) for theta in thetas])
 
-    def gradient(self, thetas: Table) -> Table:
-        def one(theta: Any) -> Any:
-            try:
-                return np.array(self.model.log_density_gradient(theta, propto=False, jacobian=True)[1])
-            except RuntimeError:
-                return np.full_like(theta, np.nan)
-
+    def log_density_and_gradient(self, thetas: Table) -> tuple[Float[np.ndarray, " n"], Table]:
+        values, slopes = np.full(len(thetas), -np.inf), np.full(thetas.shape, np.nan)
+        for at, theta in enumerate(thetas):
+            with contextlib.suppress(RuntimeError):
+                values[at], slopes[at] = self.model.log_density_gradient(theta, propto=False, jacobian=True)
         self.calls["gradient"] += len(thetas)
-        return np.array([one(np.asarray(theta, float)) for theta in thetas])
+        return values, slopes
 
     def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
         wanted = {"include_tp": kind != "parameters", "include_gq": kind == "everything"}

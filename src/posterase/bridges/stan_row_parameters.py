@@ -148,15 +148,18 @@ class WithAbsentRows(StanPosterior):
         return [*self.rows.parameters, *self.inner.elements(kind)[int(self.flat.sum()) :]]
 
     def log_density(self, thetas: Table, jacobian: bool = True) -> Float[np.ndarray, " n"]:
-        score = (thetas[:, ~self.free] - self.means) / self.sds
-        own = -(0.5 * score**2 + np.log(self.sds) + LOG_SQRT_2PI).sum(axis=1)
-        return self.inner.log_density(self.of_kept(thetas), jacobian) + own
+        return self.inner.log_density(self.of_kept(thetas), jacobian) + self._of_absent(thetas)
 
-    def gradient(self, thetas: Table) -> Table:
+    def log_density_and_gradient(self, thetas: Table) -> tuple[Float[np.ndarray, " n"], Table]:
         slopes = np.empty_like(thetas)
-        slopes[:, self.free] = self.inner.gradient(self.of_kept(thetas))
+        values, slopes[:, self.free] = self.inner.log_density_and_gradient(self.of_kept(thetas))
         slopes[:, ~self.free] = -(thetas[:, ~self.free] - self.means) / self.sds**2
-        return slopes
+        return values + self._of_absent(thetas), slopes
+
+    def _of_absent(self, thetas: Table) -> Float[np.ndarray, " n"]:
+        """The log density of the absent rows' parameters."""
+        score = (thetas[:, ~self.free] - self.means) / self.sds
+        return -(0.5 * score**2 + np.log(self.sds) + LOG_SQRT_2PI).sum(axis=1)
 
     def constrain(self, thetas: Table, kind: str = "parameters", seed: int = 1) -> Table:
         made = self.inner.constrain(self.of_kept(thetas), kind, seed)

@@ -48,6 +48,9 @@ JITTER = 0.2
 BLOCK = 128
 """Draws that are integrated side by side on a CPU: few, since blocks are filled up at the end of a sweep."""
 
+BLOCK_OUTSIDE = 16
+"""The same where each gradient is computed outside compiled code, so that nothing is gained from many side by side."""
+
 
 class Frame(eqx.Module):
     """Coordinates in which the draws of a half have about unit covariance: θ = centre + scale z."""
@@ -153,7 +156,7 @@ def _sweep_half(
     sizes = size * jax.random.uniform(for_jitter, (m,), state.z.dtype, 1 - JITTER, 1 + JITTER)
     level = jnp.log(jax.random.uniform(for_level, (m,), state.z.dtype, jnp.finfo(state.z.dtype).tiny))
     energy = _energy(momentum, state.value)
-    block = block_size(density.density.elements, m)
+    block = block_size(density.density, m)
 
     def body(sweep: _Sweep) -> _Sweep:
         places = jnp.nonzero(sweep.pending, size=block, fill_value=m)[0]
@@ -212,8 +215,10 @@ def _energy(momentum: Float[Array, "n d"], value: Float[Array, " n"]) -> Float[A
     return 0.5 * (momentum**2).sum(axis=1) - value
 
 
-def block_size(elements: int, m: int) -> int:
+def block_size(density: LogDensity, m: int) -> int:
     """How many draws are evaluated side by side."""
-    most = batch_size(elements, m)
+    most = batch_size(density.elements, m)
     few = BLOCK if jax.default_backend() == "cpu" else max(BLOCK, m // 8)
+    if density.model.gradients_are_dear:
+        few = BLOCK_OUTSIDE
     return min(most, few, m) * devices.shards(devices.CHAINS)

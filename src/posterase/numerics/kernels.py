@@ -265,7 +265,7 @@ class Kernels:
         counts = chosen.sum(axis=1)
         order = np.argsort(~chosen, axis=1, kind="stable")
         gathered = np.take_along_axis(z, order[..., None], 1)
-        size = block_size(self.density.density.elements, z.shape[1])
+        size = block_size(self.density.density, z.shape[1])
         found = evaluate_blocks(self.density, self.frame, as_jax(gathered), as_jax(-(-counts // size), np.int32), size)
         values = np.full(chosen.shape, -np.inf, z.dtype)
         np.put_along_axis(values, order, np.asarray(found), 1)

@@ -242,6 +242,7 @@ class _Run:
         self.moved = np.zeros((2, self.count), bool)
         self.jumps = kernels.thetas.shape[2] <= JUMPS_UP_TO
         self.starts = kernels.thetas[rows, plan.places]
+        self._followed: tuple[State, Float[np.ndarray, "n k"]] | None = None
         self.origin = self.columns()
         self.acceptance, self.sweeps = 0.0, 0
 
@@ -263,8 +264,10 @@ class _Run:
             if number >= least_sweeps and self.has_forgotten():
                 for _ in range(MOST_NUDGES):
                     if self.moved.all():
-                        return number
+                        break
                     self.nudge()
+                if self.moved.all() and self.has_forgotten():
+                    return number
         return number
 
     def sweep(self, shrink: float) -> None:
@@ -293,8 +296,10 @@ class _Run:
         self.moved |= accepted[:, : self.count]
 
     def has_forgotten(self) -> bool:
-        """Whether nothing correlates with its value at the ancestors."""
-        return self.correlation() < MOST_CORRELATION
+        """Whether nothing correlates with its value at the ancestors: parameters first, which cost nothing."""
+        width = self.starts.shape[-1]
+        own = bounded(self.origin[:, :width], self.thetas().reshape(-1, width))
+        return largest_correlation(*own) < MOST_CORRELATION and self.correlation() < MOST_CORRELATION
 
     def fit_frame(self) -> None:
         """Take the coordinates of draws that have drifted from where they were."""
@@ -309,13 +314,16 @@ class _Run:
 
     def columns(self) -> Float[np.ndarray, "n k"]:
         """What is followed of the planned draws: their parameters, what is watched, and at last the log density."""
-        thetas = self.kernels.unwhiten(np.asarray(self.state.z, np.float64))
+        if self._followed is not None and self._followed[0] is self.state:
+            return self._followed[1]
+        thetas = self.thetas().reshape(2 * self.count, -1)
         columns = [thetas]
         if self.watched is not None:
-            flat = thetas.reshape(-1, thetas.shape[-1])  # of all, so that one shape is compiled
-            columns.append(self.watched(flat).reshape(*thetas.shape[:2], 1))
-        columns.append(np.asarray(self.state.value, np.float64)[..., None])
-        return np.concatenate(columns, axis=2)[:, : self.count].reshape(2 * self.count, -1)
+            columns.append(self.watched(thetas)[:, None])
+        columns.append(np.asarray(self.state.value, np.float64)[:, : self.count].reshape(-1, 1))
+        followed = np.concatenate(columns, axis=1)
+        self._followed = self.state, followed
+        return followed
 
     def correlation(self) -> float:
         """The largest correlation of a column but the log density with its value at the ancestors."""
