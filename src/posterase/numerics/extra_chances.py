@@ -107,7 +107,7 @@ def evaluate_blocks(
     density: RaveledDensity, frames: Frame, z: Float[Array, "2 m d"], blocks: Int[Array, " 2"], size: int
 ) -> Float[Array, "2 m"]:
     """The log density of the first blocks of draws of each half; −∞ for the rest."""
-    m, d = z.shape[1:]
+    m = z.shape[1]
     padded = jnp.pad(z, ((0, 0), (0, -m % size), (0, 0)))
 
     def half(args: tuple[Frame, Array, Array]) -> Array:
@@ -117,7 +117,7 @@ def evaluate_blocks(
             return density(frame.theta(one)).astype(z.dtype)
 
         def block(i: Array, values: Array) -> Array:
-            part = jax.lax.dynamic_slice(own, (i * size, 0), (size, d))
+            part = jax.lax.dynamic_slice_in_dim(own, i * size, size)
             found = devices.map_draws(at, part, size, (density, frame))
             return jax.lax.dynamic_update_slice(values, found, (i * size,))
 
