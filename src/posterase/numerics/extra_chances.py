@@ -119,7 +119,7 @@ def evaluate_blocks(
         def block(i: Array, values: Array) -> Array:
             part = jax.lax.dynamic_slice_in_dim(own, i * size, size)
             found = devices.map_draws(at, part, size, (density, frame))
-            return jax.lax.dynamic_update_slice(values, found, (i * size,))
+            return jax.lax.dynamic_update_slice_in_dim(values, found, i * size, 0)
 
         return jax.lax.fori_loop(0, count, block, jnp.full(len(own), -jnp.inf, z.dtype))
 
