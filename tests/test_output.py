@@ -15,10 +15,12 @@ from scipy.stats import chi2, kstest, norm
 import posterase as pe
 from posterase import erasure, keys, output
 from posterase.bridges.arviz import with_groups
+from posterase.bridges.linear_relations import Summaries, without_functions_of_data
 from posterase.errors import RefusedError, WeightedDrawsError
 from posterase.log_densities import LogDensity
 from posterase.numerics import extra_chances, kernels, refresh
 from posterase.numerics.densities import unconstrained
+from posterase.rows import Block, RowTable
 from tests.attackers import differences, gaussian_row, leak, signals
 from tests.oracles import BetaBernoulli, GammaPoisson, LinearRegression
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
@@ -240,6 +242,107 @@ def test_summaries_of_all_rows_do_not_come_out(tmp_path):
     told = " ".join(result.verdict.notes)
     assert "Intercept of the posterior" in told
     assert "computed from all rows: x_mean of constant_data, county_mean of constant_data, county_rows of" in told
+
+
+CONSTANTS = (1.0372, 20.41, 203.7, 1234.56)
+STORED = {
+    "float64": lambda values: values,
+    "float32": lambda values: values.astype(np.float32),
+    "six digits": np.vectorize(lambda value: float(f"{value:.6g}")),
+}
+
+
+def fit_of_a_mean(n=60):
+    """Values with a mean far from zero, draws of their centred mean, and log-likelihoods."""
+    rng = np.random.default_rng(7)
+    y = rng.normal(170, 8, n)
+    y[17] = 201.3
+    mu = rng.normal(0, 1, size=(4, 500))
+    return y, mu, -0.5 * ((y - y.mean() - mu[..., None]) / 8) ** 2
+
+
+def stored_fit(y, rowwise, posterior):
+    groups = {"posterior": posterior, "log_likelihood": {"y": rowwise}, "observed_data": {"y": y}}
+    return from_dict(groups, dims={"y": ["obs"]})
+
+
+def test_a_constant_from_all_rows_does_not_come_out(tmp_path):
+    """A centred mean beside the mean gives the removed row back to seven digits."""
+    y, mu, rowwise = fit_of_a_mean()
+    posterior = {"mu": mu, "km": mu / 1000, "flip": 1 - mu, "mu_cm": mu + y.mean(), "scaled": mu * y.std()}
+    posterior["centre"] = np.full(mu.shape, y.mean())
+    tree = stored_fit(y, rowwise, posterior)
+
+    def attack(found):
+        centre = float((found["posterior"]["mu_cm"] - found["posterior"]["mu"]).mean())
+        return len(y) * centre - np.delete(y, 17).sum()
+
+    assert attack(tree) == pytest.approx(y[17], abs=1e-6)  # on the file that went in
+    result = pe.erase(*pe.from_arviz(tree), [17], policy=pe.Policy(ess=50.0))
+    out = written(result.draws, tmp_path / "kept.nc")
+    assert set(out["posterior"].data_vars) == {"mu", "km", "flip"}
+    assert "from all rows: mu_cm, scaled, centre (" in " ".join(result.verdict.notes)
+    named = pe.from_arviz(tree, var_names=["mu", "mu_cm"])
+    twin = written(pe.erase(*named, [17], policy=pe.Policy(ess=50.0)).draws, tmp_path / "twin.nc")
+    assert attack(twin) == pytest.approx(y[17], abs=1e-2)  # float32
+
+
+@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
+@pytest.mark.parametrize("constant", CONSTANTS)
+def test_constants_and_coefficients_of_any_size_are_found(constant, stored):
+    rng = np.random.default_rng(0)
+    for spread in (0.1, 1.0, 10.0):
+        mu, groups = spread * rng.normal(size=(4, 500)), spread * rng.normal(size=(4, 500, 6))
+        posterior = {"mu": mu, "groups": groups, "sum": mu + constant, "groups_sum": groups + constant}
+        posterior["product"] = mu * constant
+        kept = without_functions_of_data(list(posterior), as_stored(posterior, stored), NO_DATA)
+        assert kept == ["mu", "groups"]
+
+
+@pytest.mark.parametrize("stored", STORED.values(), ids=STORED)
+def test_what_a_model_computes_itself_stays(stored):
+    rng = np.random.default_rng(0)
+    mu, groups, scale = rng.normal(5, 1, (4, 500)), rng.normal(size=(4, 500, 50)), np.exp(rng.normal(0, 0.1, (4, 500)))
+    shares = rng.dirichlet(np.ones(5), size=(4, 500))
+    posterior = {
+        "mu": mu,
+        "groups": groups,
+        "scale": scale,
+        "shares": shares,
+        "twice": 2 * mu,
+        "third": mu / 3,
+        "thousand": 1000 * mu,
+        "flip": 1 - mu,
+        "unit": (mu + 1) / 2,
+        "difference": groups[..., 0] - groups[..., 1] / 2,
+        "mean": groups.mean(axis=-1),
+        "from_mean": groups - groups.mean(axis=-1, keepdims=True),
+        "total": groups.sum(axis=-1),
+        "walk": np.cumsum(groups[..., :10], axis=-1),
+        "log_scale": np.log(scale),
+        "effects": mu[..., None] + scale[..., None] * groups[..., :10],
+        "correlation": np.stack([np.ones((4, 500)), np.tanh(mu), np.tanh(mu), np.ones((4, 500))], axis=-1),
+    }
+    assert without_functions_of_data(list(posterior), as_stored(posterior, stored), NO_DATA) == list(posterior)
+    tight = np.exp(rng.normal(1, 7e-4, (4, 500)))
+    nearly = {"scale": tight, "log_scale": np.log(tight)}  # all but linear
+    assert without_functions_of_data(list(nearly), as_stored(nearly, lambda each: each), NO_DATA) == list(nearly)
+
+
+def test_a_fraction_that_is_a_mean_of_the_data_is_data():
+    """A treatment that half of all rows had: its mean is 1/2, and gives away what the removed row had."""
+    a, b = np.random.default_rng(0).normal(size=(2, 4, 500))
+    posterior = as_stored({"a": a, "b": b, "centred": a + b / 2, "sum": a + b}, lambda each: each)
+    table = RowTable((Block("obs", 40, columns={"treated": np.arange(40) % 2, "first": np.arange(40) == 0}),))
+    assert without_functions_of_data(list(posterior), posterior, Summaries.of(table)) == ["a", "b", "sum"]
+    assert without_functions_of_data(list(posterior), posterior, NO_DATA) == list(posterior)
+
+
+NO_DATA = Summaries(np.zeros(0), np.zeros(0))
+
+
+def as_stored(posterior, stored):
+    return from_dict({"posterior": {name: stored(each) for name, each in posterior.items()}})["posterior"].to_dataset()
 
 
 def holds(root, old):

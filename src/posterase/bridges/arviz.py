@@ -23,10 +23,10 @@ from jaxtyping import Int, Shaped
 
 from posterase.bridges.derived_variables import (
     find_summaries,
-    without_functions_of_data,
     without_sums_of_likelihoods,
 )
 from posterase.bridges.group_labels import find_group_labels
+from posterase.bridges.linear_relations import Summaries, without_functions_of_data
 from posterase.bridges.row_frames import describe_rows, read_frames
 from posterase.column_checks import looks_standardised
 from posterase.container import SAMPLE_DIMS, UNNAMED, Container, Grouping
@@ -45,6 +45,11 @@ from posterase.stored_likelihoods import LikelihoodBlock, StoredLikelihoods
 from posterase.tree_files import read_tree
 
 DATA_GROUPS = ("constant_data", "observed_data")
+
+MAY_BE_DATA = (
+    "left out of the posterior, since they are exactly linear in other variables with numbers that may be from all "
+    "rows: {} (where they are not, keep them with var_names=)"
+)
 
 
 def from_arviz(
@@ -66,7 +71,7 @@ def from_arviz(
     var_names
         The parameters whose effective draws are watched. Left out: all real variables, but those of single rows, and
         those that were computed from others with the data (log densities, an intercept for covariates that are not
-        centred), which do not come out after an erasure.
+        centred, a variable plus a number that is not a small fraction), which do not come out after an erasure.
     preprocessing
         What was computed from all rows before the fit, in words, "x standardised" say; "none" if nothing was. The
         verdict names it, and asks where it was not said.
@@ -100,10 +105,15 @@ def from_arviz(
     if var_names is None:
         total = sum((block.total(block.rows) for block in stored), np.zeros((given.n_chains, given.n_draws)))
         names = without_sums_of_likelihoods(names, groups["posterior"], total)
-        names = without_functions_of_data(names, groups["posterior"])
-        given = Draws.from_arviz(sampled(groups), var_names=names)
     rows_of = [Block(dim, size, tuple(held)) for (dim, size), held in zip(blocks, variables, strict=True)]
-    container = make_container(groups, names, labelled(rows_of, axes, groups), axes, preprocessing)
+    table = labelled(rows_of, axes, groups)
+    remarks: tuple[str, ...] = ()
+    if var_names is None:
+        before, names = names, without_functions_of_data(names, groups["posterior"], Summaries.of(table))
+        linear = [name for name in before if name not in names]
+        remarks = (MAY_BE_DATA.format(", ".join(linear)),) if linear else ()
+        given = Draws.from_arviz(sampled(groups), var_names=names)
+    container = make_container(groups, names, table, axes, preprocessing, remarks=remarks)
     draws = describe_rows(given.inside(container), frames)
     return StoredLikelihoods(stored, draws.params), draws
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -90,76 +89,6 @@ def _follows(unexplained: Float[np.ndarray, "2 2"]) -> bool:
         return False
     beside = alone - both**2 / rest
     return bool(beside < EXPLAINED and alone > max(MORE_THAN_BEFORE * beside, PROPORTIONAL))
-
-
-# --- functions of parameters, with coefficients from the data
-
-EXACT = 1e-6
-"""The share of a variable's variance that others leave unexplained where it was computed from them."""
-
-LARGEST_DENOMINATOR, SIMPLE = 12, 1e-4
-"""Coefficients that are such fractions, up to the second number, are the model's own: differences, means of groups."""
-
-MOST_COLUMNS = 300
-"""Beyond this many numbers per draw linear functions are not looked for."""
-
-
-def without_functions_of_data(names: Sequence[str], posterior: xr.Dataset) -> list[str]:
-    """Leave out variables that are exactly linear in others, with coefficients that only data can have.
-
-    brms reports `b_Intercept` = Intercept − Σ mean(x) · b: whoever knows all three knows the means of the covariates of
-    all rows. Without one of the three nobody does. The last one in the file is left out.
-    """
-    columns = {
-        name: posterior[name].transpose(*SAMPLE_DIMS, ...).values.astype(np.float64).reshape(-1, _size(posterior[name]))
-        for name in names
-    }
-    kept = list(names)
-    for name in [each for each in reversed(names) if columns[each].shape[1] == 1]:
-        others = np.concatenate([np.zeros((len(columns[name]), 0)), *(columns[n] for n in kept if n != name)], axis=1)
-        if others.shape[1] <= min(MOST_COLUMNS, len(others) // 4) and _has_data_in(columns[name][:, 0], others):
-            kept.remove(name)
-    return kept
-
-
-def _size(values: xr.DataArray) -> int:
-    """How many numbers a draw of a variable is."""
-    return int(np.prod([values.sizes[dim] for dim in values.dims if dim not in SAMPLE_DIMS], dtype=int))
-
-
-def _has_data_in(values: Float[np.ndarray, " n"], others: Float[np.ndarray, "n k"]) -> bool:
-    """Whether a variable is exactly linear in others, and a coefficient is not a simple fraction."""
-    spread = others.std(axis=0)
-    others, spread = others[:, spread > 0], spread[spread > 0]
-    scale = values.std()
-    if not scale > 0 or not others.shape[1] or not (np.isfinite(values).all() and np.isfinite(others).all()):
-        return False
-    design, target = (others - others.mean(axis=0)) / spread, (values - values.mean()) / scale
-    basis = _independent(design.T @ design / len(design))  # of columns that depend on each other any mixture would do
-    others, spread, design = others[:, basis], spread[basis], design[:, basis]
-    found = np.linalg.solve(design.T @ design / len(design), design.T @ target / len(design))
-    if np.mean((target - design @ found) ** 2) > EXACT:
-        return False
-    used = np.abs(found) > np.sqrt(EXACT)
-    coefficients = found[used] * scale / spread[used]
-    constant = values.mean() - coefficients @ others.mean(axis=0)[used]
-    return not (all(map(_is_simple, coefficients)) and (_is_simple(constant) or abs(constant) < SIMPLE * scale))
-
-
-def _independent(correlations: Float[np.ndarray, "k k"]) -> list[int]:
-    """Columns that are not exactly linear in those before them: the pivots of a Cholesky factorisation."""
-    rest = correlations.copy()
-    chosen = []
-    for i in range(len(rest)):
-        if rest[i, i] > EXACT:
-            chosen.append(i)
-            rest -= np.outer(rest[i], rest[i]) / rest[i, i]
-    return chosen
-
-
-def _is_simple(number: float) -> bool:
-    nearest = Fraction(float(number)).limit_denominator(LARGEST_DENOMINATOR)
-    return bool(abs(float(nearest) - number) <= SIMPLE * abs(number))
 
 
 # --- summaries of rows among the data
