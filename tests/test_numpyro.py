@@ -23,6 +23,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density, potential_energy
 
 import posterase as pe
+from posterase.bridges import assembly, discovery
 from tests.oracles import LinearRegression
 from tests.statistical import assert_moments, rejected
 
@@ -785,6 +786,70 @@ def test_three_lines(fitted):
     assert "cut to the kept rows: observed_data" in told
     assert "dropped, since they saw the removed rows or may have: sample_stats" in told
     assert "say what was (preprocessing='…')" in told
+
+
+CENTRE = float(Y.mean())  # of all rows, in the closure of the model
+
+
+def with_numbers(x, y):
+    mu, b = numpyro.sample("mu", dist.Normal(0, 3)), numpyro.sample("b", dist.Normal(0, 2))
+    numpyro.deterministic("mu_centred", mu - CENTRE)
+    numpyro.deterministic("scaled", b * 1.2345)
+    numpyro.deterministic("twice", 2 * b)
+    numpyro.deterministic("at_mean", mu + b * x.mean())
+    numpyro.deterministic("worst", jnp.max(y - mu - b * x))
+    numpyro.deterministic("resid5", y[5] - mu - b * x[5])
+    with numpyro.plate("obs", len(x)):
+        mean = numpyro.deterministic("mean", mu + b * x)
+        numpyro.deterministic("step", jnp.diff(mean, prepend=0.0))
+        numpyro.sample("y", dist.Normal(mean, 1), obs=y)
+
+
+def draws_with_numbers():
+    precision = np.stack([np.ones(N), X], axis=1)
+    covariance = np.linalg.inv(precision.T @ precision)
+    rng = np.random.default_rng(2)
+    mu, b = np.moveaxis(rng.multivariate_normal(covariance @ precision.T @ Y, covariance, (4, 500)), -1, 0)
+    mean = mu[..., None] + b[..., None] * X
+    of_rows = {"mean": mean, "step": np.diff(mean, prepend=0.0), "worst": np.max(Y - mean, axis=-1)}
+    of_numbers = {"mu_centred": mu - CENTRE, "scaled": b * 1.2345, "twice": 2 * b, "at_mean": mu + b * X.mean()}
+    return {"mu": mu, "b": b, **of_rows, **of_numbers, "resid5": Y[5] - mean[..., 5]}
+
+
+def erased_with_numbers(rows):
+    model, draws = pe.from_numpyro(with_numbers, X, Y, draws=draws_with_numbers(), preprocessing="none")
+    result = pe.erase(model, draws, rows=rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=50.0))
+    return result.to_arviz()["posterior"], " ".join(map(str, result.verdict.notes))
+
+
+def removed_outcome(posterior, kept):
+    """The outcome of the removed row, from the mean of all rows and the kept ones."""
+    centre = float((posterior["mu"].astype(float) - posterior["mu_centred"].astype(float)).mean())
+    return N * centre - Y[kept].sum()
+
+
+def test_numbers_from_all_rows_in_the_closure_do_not_come_out(monkeypatch):
+    kept = np.setdiff1d(np.arange(N), [5])
+    posterior, notes = erased_with_numbers([5])
+    assert set(posterior.data_vars) == {"mu", "b", "mean", "twice", "at_mean", "worst"}
+    assert "may be from all rows: mu_centred, scaled (compute them from the draws" in notes
+    mu, b = posterior["mu"].values[..., None], posterior["b"].values[..., None]
+    np.testing.assert_allclose(posterior["mean"], mu + b * X[kept], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(posterior["at_mean"], (mu + b * X[kept].mean())[..., 0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(posterior["worst"], (Y[kept] - mu - b * X[kept]).max(axis=-1), rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(assembly, "without_functions_of_data", lambda names, *_: list(names))
+    assert removed_outcome(erased_with_numbers([5])[0], kept) == pytest.approx(Y[5], abs=1e-3)
+
+
+def test_a_value_of_a_certain_row_is_not_another_ones(monkeypatch):
+    """With row 5 gone `y[5]` is the row after it."""
+    posterior, notes = erased_with_numbers([5])
+    assert not {"resid5", "step"} & set(posterior.data_vars)
+    assert re.search("not from the kept rows alone .*: (step, resid5|resid5, step)", notes)
+    monkeypatch.setattr(discovery, "_ordered", lambda *_: set())
+    posterior, _ = erased_with_numbers([5])
+    of_row_6 = Y[6] - posterior["mu"] - posterior["b"] * X[6]
+    np.testing.assert_allclose(posterior["resid5"], of_row_6, rtol=1e-4, atol=1e-4)
 
 
 def test_untouched_draws_go_out_as_they_came(fitted):

@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 
 import posterase as pe
+from posterase.bridges import assembly
 from posterase.errors import (
     AmbiguousRowsError,
     CoupledRowsError,
@@ -197,6 +198,40 @@ def test_what_comes_out_is_cut_and_computed_anew(regression):
     out = erased.to_arviz(include_weights=True)
     assert out["observed_data"]["y"].shape == (N - 2,)
     np.testing.assert_allclose(out["posterior"]["mean"], np.delete(mean, [2, 3], axis=-1), atol=1e-5)
+
+
+def test_numbers_from_all_rows_in_the_graph_do_not_come_out(monkeypatch):
+    """A constant of the graph gives the removed outcome back; and what reads a certain row is not another row's."""
+    with pm.Model(coords={"obs": np.arange(N)}) as model:
+        x, y = pm.Data("x", X, dims="obs"), pm.Data("outcome", Y, dims="obs")
+        mu, slope = pm.Normal("mu", 0, 3), pm.Normal("slope", 0, 3)
+        pm.Deterministic("mu_centred", mu - Y.mean())
+        pm.Deterministic("flip", 1 - mu)
+        pm.Deterministic("at_mean", mu + slope * x.mean())
+        pm.Deterministic("resid5", y[5] - mu - slope * x[5])
+        pm.Normal("y", mu + slope * x, 1, observed=y, dims="obs")
+    columns = np.stack([np.ones(N), X], axis=1)
+    covariance = np.linalg.inv(columns.T @ columns)
+    drawn = np.random.default_rng(2).multivariate_normal(covariance @ columns.T @ Y, covariance, (4, 500))
+    mu, slope = drawn[..., 0], drawn[..., 1]
+    computed = {"mu_centred": mu - Y.mean(), "flip": 1 - mu, "at_mean": mu + slope * X.mean()}
+    given = tree(model, {"mu": mu, "slope": slope, **computed, "resid5": Y[5] - mu - slope * X[5]})
+
+    def erased():
+        result = pe.erase(*pe.from_pymc(model, given, preprocessing="none"), [5], policy=pe.Policy(ess=50.0))
+        return result.to_arviz()["posterior"], " ".join(map(str, result.verdict.notes))
+
+    kept = np.setdiff1d(np.arange(N), [5])
+    posterior, notes = erased()
+    assert set(posterior.data_vars) == {"mu", "slope", "flip", "at_mean"}
+    assert "may be from all rows: mu_centred (" in notes
+    assert "on the order or the number of the rows): resid5" in notes
+    at_mean = posterior["mu"] + posterior["slope"] * X[kept].mean()
+    np.testing.assert_allclose(posterior["at_mean"], at_mean, rtol=1e-4, atol=1e-4)
+    monkeypatch.setattr(assembly, "without_functions_of_data", lambda names, *_: list(names))
+    posterior, _ = erased()
+    centre = float((posterior["mu"].astype(float) - posterior["mu_centred"].astype(float)).mean())
+    assert N * centre - Y[kept].sum() == pytest.approx(Y[5], abs=1e-3)
 
 
 def test_rows_by_the_name_of_their_axis():

@@ -15,7 +15,7 @@ import xarray as xr
 from scipy.stats import kstest, norm
 
 import posterase as pe
-from posterase.bridges import stan_programs
+from posterase.bridges import assembly, stan_programs
 from posterase.bridges.arviz import axes_of, groupings
 from posterase.bridges.pystan_cache import cached_chains, describe_cached_chains
 from posterase.bridges.stan import clear_pystan_cache
@@ -247,6 +247,44 @@ def test_what_comes_out(program):
     assert result.n_removed == 4
     again = result.erase(rows=[0], rungs=[pe.Reweight()]).to_arviz()["posterior"]
     np.testing.assert_allclose(again["log_lik"], log_likelihood(again["beta"], kept[1:]), rtol=1e-4, atol=1e-4)
+
+
+NUMBERS = """
+data { int<lower=1> N; vector[N] y; real centre; }
+transformed data { real y_mean = mean(y); }
+parameters { real mu; }
+model { mu ~ normal(0, 2); y - centre ~ normal(mu, 1); }
+generated quantities {
+  real raw = mu + centre;
+  real from_mean = mu - y_mean;
+  real flip = 1 - mu;
+  real resid5 = y[6] - mu;
+}
+"""
+
+
+def test_numbers_from_all_rows_in_the_data_do_not_come_out(monkeypatch):
+    """A mean that is passed as data stays that of all rows; what reads a certain row would read another one."""
+    y = 170 + ORACLE.y
+    precision = 60 + 0.25
+    mu = (y - y.mean()).sum() / precision + np.random.default_rng(0).normal(size=(4, 500)) / np.sqrt(precision)
+    given = {"mu": mu, "raw": mu + y.mean(), "from_mean": mu - y.mean(), "flip": 1 - mu, "resid5": y[5] - mu}
+    data = {"N": 60, "y": y, "centre": y.mean()}
+
+    def erased():
+        result = pe.erase(*pe.from_stan(NUMBERS, data, given, preprocessing="none"), [5], policy=pe.Policy(ess=50.0))
+        return result.to_arviz()["posterior"], " ".join(map(str, result.verdict.notes))
+
+    kept = np.delete(y, 5)
+    posterior, notes = erased()
+    assert set(posterior.data_vars) == {"mu", "from_mean", "flip"}
+    assert "may be from all rows: raw (" in notes
+    assert "left out of the posterior: resid5; the program" in notes
+    np.testing.assert_allclose(posterior["from_mean"], posterior["mu"] - kept.mean(), rtol=1e-5)
+    monkeypatch.setattr(assembly, "without_functions_of_data", lambda names, *_: list(names))
+    posterior, _ = erased()
+    centre = float((posterior["raw"].astype(float) - posterior["mu"].astype(float)).mean())
+    assert 60 * centre - kept.sum() == pytest.approx(y[5], abs=1e-2)
 
 
 def test_groups_of_arviz_come_out(program):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,14 +10,21 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Shaped
 
-from posterase.bridges.arviz import axes_of, check_sampled, labelled, make_container, sampled
+from posterase.bridges.arviz import Axes, axes_of, check_sampled, labelled, make_container, sampled
+from posterase.bridges.linear_relations import Summaries, without_functions_of_data
 from posterase.bridges.programs import BridgedModel, check_parameters, row_values
 from posterase.container import FINGERPRINT, OF_DRAWS, SAMPLE_DIMS, fingerprint
 from posterase.draws import Draws
 from posterase.errors import DataChangedError
-from posterase.rows import Block, columns_of
+from posterase.rows import Block, RowTable, columns_of
 
 UNCHECKED = "the identity of the rows was not checked: the draws came without observed data and log-likelihoods"
+
+FIXED_NUMBERS = (
+    "left out of the posterior, since they are exactly linear in other variables with numbers that are no small "
+    "fractions, and that may be from all rows: {} (compute them from the draws that come out and the kept rows; or in "
+    "the model, from arguments with one entry per row)"
+)
 
 LIKELIHOOD_RTOL, LIKELIHOOD_ATOL = 5e-3, 2e-2
 """How far a log-likelihood may be from the stored one, which was computed in float32 or by another program."""
@@ -52,18 +59,25 @@ class Posterior:
         remarks += () if _check_log_likelihoods(model, one, self.groups) else unchecked
         names = list(program.latents)
         computed = [name for name in program.deterministic if name in posterior]
-        groups = {**self.groups, "posterior": posterior[[*names, *computed]]}
-        unknown = [str(name) for name in posterior.data_vars if name not in groups["posterior"]]
+        unknown = [str(name) for name in posterior.data_vars if name not in (*names, *computed)]
         if unknown:
-            remarks += (f"left out of the posterior, since the model does not compute them: {', '.join(unknown)}",)
+            remarks += (
+                "left out of the posterior, since the model does not compute them, or not from the kept rows alone "
+                f"(they depend on the order or the number of the rows): {', '.join(unknown)}",
+            )
+        groups = {**self.groups, "posterior": posterior[[*names, *computed]]}
         own = frozenset(
             str(dim) for name in names if name not in program.row_latents for dim in posterior[name].dims[2:]
         )
         axes = axes_of(_row_dims(model, groups), program.blocks, groups, own)
+        table = labelled(_blocks(model), axes, groups)
+        fixed = [name for name in computed if name not in program.aggregates]
+        groups, told = without_fixed_numbers(groups, names, fixed, axes, table)
+        remarks += told
         container = make_container(
             groups,
             names,
-            labelled(_blocks(model), axes, groups),
+            table,
             axes,
             preprocessing,
             model=model,
@@ -71,6 +85,39 @@ class Posterior:
             remarks=remarks,
         )
         return Draws.from_arviz(sampled(groups), var_names=names).inside(container)
+
+
+def without_fixed_numbers(
+    groups: Mapping[str, xr.Dataset], parameters: Sequence[str], computed: Sequence[str], axes: Axes, table: RowTable
+) -> tuple[dict[str, xr.Dataset], tuple[str, ...]]:
+    """Leave out variables that the model computes with numbers from elsewhere than its arguments; and what to say.
+
+    A number that was made from all rows before the fit (`centre = float(y.mean())`, and `mu + centre` in the model)
+    stays what it was when rows are removed.
+
+    Parameters
+    ----------
+    groups
+        What came with the draws.
+    parameters
+        The model's parameters, which stay.
+    computed
+        Variables that it computes from these, and from nothing of the rows that it is called with.
+    axes, table
+        The rows. Variables along them are no candidates.
+    """
+    posterior = groups["posterior"]
+    of_rows = {*axes.rows, *axes.unknown}
+    candidates, first = (
+        [name for name in names if not of_rows & set(posterior[name].dims)] for names in (computed, parameters)
+    )
+    if not candidates:
+        return dict(groups), ()
+    kept = without_functions_of_data(candidates, posterior, Summaries.of(table), first)
+    dropped = [name for name in candidates if name not in kept]
+    if not dropped:
+        return dict(groups), ()
+    return {**groups, "posterior": posterior.drop_vars(dropped)}, (FIXED_NUMBERS.format(", ".join(dropped)),)
 
 
 def _computable(model: BridgedModel, groups: Mapping[str, xr.Dataset]) -> dict[str, frozenset[str]]:

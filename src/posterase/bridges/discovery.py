@@ -35,6 +35,9 @@ LAGGED = (
 )
 """What works for a series whose observed values are covariates of later ones."""
 
+ORDERS = 4
+"""So many orders of the rows are tried: values of single rows may be equal by chance."""
+
 P = TypeVar("P", bound=Program)
 
 
@@ -218,11 +221,11 @@ def with_rows_found(program: P, one: Draw, leaves: dict[int, Array]) -> tuple[P,
     by_rows, remarks = _is_by_rows(program, one, leaves)
     if not program.deterministic:
         return dataclasses.replace(program, by_rows=by_rows), remarks
-    aggregates = _aggregates(program, one, leaves) if by_rows else _change_with_rows(program, one, leaves)
-    if by_rows:
-        return dataclasses.replace(program, by_rows=True, aggregates=aggregates), remarks
-    left = tuple(name for name in program.deterministic if name not in aggregates)
-    return dataclasses.replace(program, by_rows=False, deterministic=left), remarks
+    aggregates = _aggregates(program, one, leaves) if by_rows else {}
+    dropped = _ordered(program, one, leaves, aggregates) if by_rows else _change_with_rows(program, one, leaves)
+    left = tuple(name for name in program.deterministic if name not in dropped)
+    aggregates = {name: rows for name, rows in aggregates.items() if name not in dropped}
+    return dataclasses.replace(program, by_rows=by_rows, deterministic=left, aggregates=aggregates), remarks
 
 
 def _is_by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
@@ -282,21 +285,55 @@ def _row_axis(
     return None
 
 
-def _change_with_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> dict[str, tuple[int, int] | None]:
+def _ordered(
+    program: Program, one: Draw, leaves: dict[int, Array], aggregates: Mapping[str, tuple[int, int] | None]
+) -> set[str]:
+    """Variables that change when the rows are called in another order: they read certain rows (`y[5] - mu[5]`).
+
+    When such a row is removed, another one has its place.
+    """
+    if not aggregates:
+        return set()
+    whole = deterministic_values(program, one, leaves)
+    rng = np.random.default_rng(0)
+    found = set()
+    for _ in range(ORDERS):
+        places = [_moved(rng.permutation(size)) for _, size in program.blocks]
+        other = deterministic_values(program, one, leaves, places)
+        for name, rows in aggregates.items():
+            expected = whole[name] if rows is None else np.take(whole[name], places[rows[0]], axis=rows[1])
+            if expected.shape != other[name].shape or not np.allclose(
+                expected, other[name], rtol=1e-5, atol=1e-6, equal_nan=True
+            ):
+                found.add(name)
+    return found
+
+
+def _moved(order: np.ndarray) -> np.ndarray:
+    """An order of rows in which none is where it was: each in the place of the next one of another order."""
+    places = np.empty_like(order)
+    places[order] = np.roll(order, 1)
+    return places
+
+
+def _change_with_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> set[str]:
     """Variables whose entries change with the values of other rows, for a program that is only called on all of them.
 
-    Half of the rows are overwritten. Entries of the others must stay, and there must be others: an axis of rows.
+    Rows are overwritten, half of them and then the others. Entries of those that are left must stay, and there must be
+    some: an axis of rows.
     """
     before = deterministic_values(program, one, leaves)
-    found: dict[str, tuple[int, int] | None] = {}
-    left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
-    after = deterministic_values(program, one, overwritten(program, leaves, left))
-    for name in program.deterministic:
-        same = np.isclose(before[name], after[name], rtol=1e-9, atol=1e-9, equal_nan=True)
-        by_row = False
-        for block, (_, size) in enumerate(program.blocks):
-            for axis in (at for at, length in enumerate(same.shape) if length == size):
-                by_row |= bool(np.moveaxis(same, axis, 0)[left[block]].all())
-        if not same.all() and not by_row:
-            found[name] = None
+    rng = np.random.default_rng(0)
+    halves = [rng.permutation(size) < max(1, size // 2) for _, size in program.blocks]
+    found = set()
+    for left in (halves, [~half for half in halves]):
+        after = deterministic_values(program, one, overwritten(program, leaves, left))
+        for name in program.deterministic:
+            same = np.isclose(before[name], after[name], rtol=1e-9, atol=1e-9, equal_nan=True)
+            by_row = False
+            for block, (_, size) in enumerate(program.blocks):
+                for axis in (at for at, length in enumerate(same.shape) if length == size):
+                    by_row |= bool(np.moveaxis(same, axis, 0)[left[block]].all())
+            if not same.all() and not by_row:
+                found.add(name)
     return found

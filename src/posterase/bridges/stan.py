@@ -21,11 +21,11 @@ import xarray as xr
 from jaxtyping import Float
 
 from posterase.bridges.arviz import DATA_GROUPS, axes_of, check_sampled, labelled, make_container, opened, sampled
-from posterase.bridges.assembly import changed, same
+from posterase.bridges.assembly import changed, same, without_fixed_numbers
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.pystan_cache import delete_cached_chains, describe_cached_chains
 from posterase.bridges.row_frames import describe_rows, read_frames
-from posterase.bridges.stan_computed import find_computed
+from posterase.bridges.stan_computed import Dependent, find_computed, find_dependent
 from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length
 from posterase.bridges.stan_model import (
     Host,
@@ -74,8 +74,8 @@ UNIDENTIFIED = (
 )
 
 ANEW = (
-    "the program does not compute them for the kept rows as they are stored. To get them back, run its generated "
-    "quantities on the kept data with the new draws (generate_quantities in CmdStan)"
+    "the program does not compute them for the kept rows as they are stored, or from single rows by their number. To "
+    "get them back, run its generated quantities on the kept data with the new draws (generate_quantities in CmdStan)"
 )
 
 JOINED = (
@@ -153,6 +153,11 @@ def from_stan(
     fewer, row_parameters, told = _check_subset(host, arrays, posterior, size)
     told += _check_neighbours(host, arrays, row_parameters, thetas[0], size)
     computed = find_computed(posterior, fewer, groups, thetas[0], size)
+    dependent = Dependent(frozenset(), frozenset())
+    if computed["posterior"] and row_parameters is None:
+        with_rows = lambda rows: compiled.with_data(host.cut(arrays, rows))  # noqa: E731
+        dependent = find_dependent(posterior, with_rows, computed["posterior"], thetas[0], size)
+        computed["posterior"] = {n: each for n, each in computed["posterior"].items() if n not in dependent.ordered}
     spread = thetas.std(axis=0)
     host = Host(compiled, cut, parameters, computed, row_parameters)
     model = StanModel(
@@ -162,7 +167,8 @@ def from_stan(
         scales=jnp.asarray(np.where(spread > 0, spread, 1)),
         host=host,
     )
-    return model, describe_rows(_inside(model, arrays, groups, size, preprocessing, remarks + told), frames)
+    draws = _inside(model, arrays, groups, size, preprocessing, remarks + told, dependent.of_rows)
+    return model, describe_rows(draws, frames)
 
 
 def clear_pystan_cache(program: Any) -> int:
@@ -466,8 +472,12 @@ def _inside(
     size: int,
     preprocessing: str | None,
     remarks: tuple[str, ...],
+    of_rows: frozenset[str],
 ) -> Draws:
-    """The draws of the parameters, in the container that they go out in again."""
+    """The draws of the parameters, in the container that they go out in again.
+
+    `of_rows` are variables that are computed from several rows.
+    """
     names = [each.name for each in model.host.parameters]
     drawn = groups["posterior"].transpose(*SAMPLE_DIMS, ...)
     computed = model.host.computed
@@ -485,6 +495,10 @@ def _inside(
     own = frozenset(str(dim) for name in names for dim in drawn[name].dims[2:]) - set(rows)
     axes = axes_of(rows, [(ROWS, size)], groups, own)
     table = labelled([Block(ROWS, size, (), columns)], axes, groups, first=1)
+    groups, said = without_fixed_numbers(
+        groups, names, [name for name in computed["posterior"] if name not in of_rows], axes, table
+    )
+    remarks += said
     container = make_container(
         groups,
         names,

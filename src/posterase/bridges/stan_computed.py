@@ -7,16 +7,17 @@ where they may have other names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from posterase.bridges.stan_model import Computed
 from posterase.bridges.stan_programs import StanPosterior, by_name, is_odd
 from posterase.container import OF_DRAWS, SAMPLE_DIMS
-from posterase.errors import DataChangedError
+from posterase.errors import DataChangedError, StanProgramError
 
 RTOL, ATOL = 5e-3, 2e-2
 """How far a stored value may be from the one computed now: CmdStan writes six digits, also of the parameters."""
@@ -61,6 +62,59 @@ def find_computed(
             if each.row_axis is not None and each.name in values:
                 _check_stored(name, group, values[each.name], _first(groups[group], name))
     return found
+
+
+class Dependent(NamedTuple):
+    """Variables of the posterior that the program computes from several rows."""
+
+    ordered: frozenset[str]
+    """These change with the order of the rows: they read certain rows (`y[5]`), and with fewer rows read others."""
+    of_rows: frozenset[str]
+    """These change with the rows in any other way: they are computed again from the kept ones."""
+
+
+def find_dependent(
+    posterior: StanPosterior,
+    with_rows: Callable[[Int[np.ndarray, " some"]], StanPosterior],
+    computed: Mapping[str, Computed],
+    theta: Float[np.ndarray, " d"],
+    size: int,
+) -> Dependent:
+    """Find variables that change with the rows, by calling the program with others in their place.
+
+    Parameters
+    ----------
+    posterior
+        The program with all rows.
+    with_rows
+        The program with rows by their places, in this order.
+    computed
+        The variables of the posterior that it computes.
+    theta
+        A draw, unconstrained.
+    size
+        How many rows there are.
+    """
+    whole = _values(posterior, theta)
+    names = [each for each in computed.values() if each.name in whole]
+    order = np.random.default_rng(0).permutation(size)
+    every = np.arange(size)
+    orders = [np.roll(every, 1), np.roll(every[::-1], 1), order]
+    ordered: set[str] = set()
+    of_rows: set[str] = set()
+    for places in (*orders, every[::2], every[1::2]):
+        try:
+            other = _values(with_rows(places), theta)
+        except StanProgramError:  # it wants its rows sorted, say, or in a number that these are not
+            continue
+        for name, axis in names:
+            expected = whole[name] if axis is None else np.take(whole[name], places, axis=axis)
+            now = other.get(name)
+            same = now is not None and now.shape == expected.shape
+            if not (same and np.allclose(now, expected, rtol=1e-6, equal_nan=True)):  # type: ignore[arg-type]
+                (ordered if len(places) == size else of_rows).add(name)
+    own = [frozenset(n for n, each in computed.items() if each.name in found) for found in (ordered, of_rows)]
+    return Dependent(*own)
 
 
 def _row_axes(posterior: StanPosterior, fewer: StanPosterior, size: int) -> dict[str, int | None]:
