@@ -193,6 +193,63 @@ def test_values_that_kept_rows_go_on_holding(columns, lag):
     assert not lagged(table, np.arange(5, size)).rows.size
 
 
+def table(**columns):
+    return RowTable((Block("t", len(columns["y"]), ("y",), columns=columns),))
+
+
+def walk(n, seed=0):
+    return np.cumsum(np.random.default_rng(seed).normal(size=n))
+
+
+@pytest.mark.parametrize(
+    ("y", "before"),
+    [
+        (SERIES[1:], (SERIES[:-1] - 1) / 2),
+        (SERIES[1:], (-3e4 * SERIES[:-1] + 7).astype(np.float32)),
+        (COUNTS[1:], (COUNTS[:-1] - COUNTS.mean()) / COUNTS.std()),
+        (PANEL[:, 1:].ravel(), 100 * PANEL[:, :-1].ravel()),
+        (walk(5000)[1:], 1 - walk(5000)[:-1]),
+    ],
+    ids=["standardised", "float32", "counts", "a panel", "a random walk"],
+)
+def test_scaled_and_shifted_values_that_kept_rows_go_on_holding(y, before):
+    noise = np.random.default_rng(9).normal(size=len(y))
+    holding = lagged(table(y=y, x=noise, before=before), np.array([17]))
+    assert holding.rows.tolist() == [18]
+    assert holding.how == "before is y of 1 row before, scaled or shifted"
+    again = table(y=y, x=noise, before=before).without(np.arange(len(y)) != 30)  # after an earlier request
+    assert lagged(again, np.array([17])).rows.tolist() == [18]
+    before = before + 1e-3 * np.abs(before).max() * noise  # no function of them any more
+    assert not lagged(table(y=y, x=noise, before=before), np.array([17])).rows.size
+
+
+RANDOM = np.random.default_rng(5)
+TIME = np.arange(200.0)
+MONTHS = np.sin(2 * np.pi * TIME / 12)
+LEVELS = np.repeat(np.random.default_rng(6).normal(size=20), 10)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"y": TIME, "x": 2 * TIME + 3},
+        {"y": 1.01**TIME, "x": 3 - 1.01**TIME},
+        {"y": walk(200), "time": TIME, "constant": np.ones(200)},
+        {"y": RANDOM.integers(0, 2, 200), "x": RANDOM.integers(0, 2, 200), "z": 1.0 - RANDOM.integers(0, 2, 200)},
+        {"y": RANDOM.poisson(3, 200), "x": RANDOM.poisson(3, 200), "z": RANDOM.integers(0, 15, 200)},
+        {"y": RANDOM.poisson(30, 200), "x": RANDOM.poisson(30, 200), "z": RANDOM.poisson(30, 200)},
+        {"y": np.where(RANDOM.random(200) < 0.8, 0, RANDOM.normal(size=200)), "x": RANDOM.normal(size=200)},
+        {"y": MONTHS, "x": 2 * MONTHS},
+        {"y": LEVELS, "fahrenheit": 1.8 * LEVELS + 32},
+        {"y": np.round(walk(200)), "twice": 2 * np.round(walk(200))},
+    ],
+    ids=["trend", "growth", "walk", "binary", "few", "counts", "zeros", "season", "levels", "steps"],
+)
+def test_columns_that_are_no_scaled_lags(columns):
+    for row in (5, 17, 100):
+        assert not lagged(table(**columns), np.array([row])).rows.size
+
+
 def test_what_is_no_series():
     grid = np.arange(40.0)
     steps = {"a": (grid > 20) * 1.0, "b": (grid > 21) * 1.0}

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
+from posterase.affine_lags import MOST_ROWS, AffineLag, find_affine_lags
 from posterase.rows import Block, RowTable
 
 FARTHEST_LAG = 60
@@ -56,14 +57,15 @@ def lagged(table: RowTable, ids: Int[np.ndarray, " removed"]) -> Holding:
         begin, block = whole.around(int(inside.min()))
         inside = inside[(inside >= begin) & (inside < begin + block.size)] - begin
         start = place.start + begin
-        for now, before, lag, holding in _lagged_in(block, inside):
+        for before, what, holding in _lagged_in(block, inside):
             rows.append(start + holding)
-            how.append(f"{before} is {now} of {lag} row{'s' if lag > 1 else ''} before")
+            how.append(f"{before} is {what}")
     return Holding(np.unique(np.concatenate(rows)), "; ".join(dict.fromkeys(how)))
 
 
-def _lagged_in(block: Block, inside: Int[np.ndarray, " removed"]) -> Iterator[tuple[str, str, int, Any]]:
-    """Columns of a block that hold others of rows before: their names, the lag, and the rows that hold them."""
+def _lagged_in(block: Block, inside: Int[np.ndarray, " removed"]) -> Iterator[tuple[str, str, Any]]:
+    """Columns of a block that hold others of rows before: their names, what they hold, and the rows that hold it."""
+    exact: set[tuple[str, str]] = set()
     numeric = {name: values for name, values in block.columns.items() if values.dtype.kind in "fiu"}
     later = _later(inside, block.size)
     groups = _together(later)
@@ -79,7 +81,29 @@ def _lagged_in(block: Block, inside: Int[np.ndarray, " removed"]) -> Iterator[tu
             lag = _lag(_numbers(numeric[now]), _numbers(held), needed)
             holding = _holds(numeric[now], held, later[lag], lag) + lag if lag else inside[:0]
             if holding.size:
-                yield now, before, lag, holding
+                exact.add((now, before))
+                yield before, f"{now} of {_rows(lag)} before", holding
+    for found in _affine_lags(block, numeric, inside) if any(map(len, later.values())) else ():
+        if (found.now, found.before) in exact:
+            continue
+        rows = later[found.lag]
+        own, held = _numbers(numeric[found.now][rows]), _numbers(numeric[found.before][rows + found.lag])
+        holding = rows[found.holds(own, held)] + found.lag
+        if holding.size:
+            yield found.before, f"{found.now} of {_rows(found.lag)} before, scaled or shifted", holding
+
+
+def _rows(number: int) -> str:
+    return f"{number} row{'s' if number > 1 else ''}"
+
+
+def _affine_lags(
+    block: Block, numeric: dict[str, Shaped[np.ndarray, " rows"]], inside: Int[np.ndarray, " removed"]
+) -> list[AffineLag]:
+    """Maps between columns, among the rows around the first removed one."""
+    first = int(np.clip(inside.min() - MOST_ROWS // 2, 0, max(block.size - MOST_ROWS, 0)))
+    near = {name: _numbers(values[first : first + MOST_ROWS]) for name, values in numeric.items()}
+    return find_affine_lags(near, _observed(block), FARTHEST_LAG)
 
 
 def _later(inside: Int[np.ndarray, " removed"], size: int) -> dict[int, Int[np.ndarray, " _"]]:
