@@ -230,7 +230,7 @@ def spawn(*arguments: str) -> dict[str, float]:
         )
     if done.returncode:
         raise RuntimeError(done.stderr)
-    return json.loads(done.stdout.splitlines()[-1]) if done.stdout else {}
+    return {} if arguments[0] == "fit" else json.loads(done.stdout.splitlines()[-1])  # PyStan prints, too
 
 
 def run(libraries: tuple[str, ...] = ("numpyro", "pymc", "stan"), repeats: int = REPEATS) -> Iterator[Ratio]:

@@ -353,8 +353,14 @@ def systematic(key: Key[Array, ""], weights: Float[Array, " n"], size: int) -> I
     return jnp.minimum(jnp.searchsorted(edges, points * edges[-1], side="right"), len(weights) - 1)
 
 
+def _all_finite(array: Float[Array, "..."]) -> bool:
+    if jax.default_backend() == "cpu" and array.is_fully_addressable:  # nothing to compile for every shape
+        return bool(np.isfinite(np.asarray(array)).all())
+    return bool(_all_finite_on_device(array))
+
+
 @jax.jit
-def _all_finite(array: Float[Array, "..."]) -> Bool[Array, ""]:
+def _all_finite_on_device(array: Float[Array, "..."]) -> Bool[Array, ""]:
     return jnp.isfinite(array).all()
 
 

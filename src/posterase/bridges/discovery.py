@@ -22,6 +22,7 @@ from posterase.bridges.programs import (
     deterministic_values,
     evaluated,
     filled,
+    values_of,
 )
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model import overwrite
@@ -188,7 +189,7 @@ def _is_in_prior_only(
 
 def _is_observed(program: Program, one: Draw, leaves: Mapping[int, Array], argument: int) -> bool:
     """Whether an argument holds the values of an observed site."""
-    values = program.values(one.params, leaves, [site.name for site in program.sites])
+    values = values_of(program, one.params, dict(leaves), tuple(site.name for site in program.sites))
     mine = np.asarray(leaves[argument])
     return any(np.array_equal(np.asarray(each), mine) for each in values.values())
 

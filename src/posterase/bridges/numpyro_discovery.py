@@ -26,6 +26,7 @@ from posterase.bridges.discovery import LAGGED, left_in_memory, overwritten, wit
 from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support, as_jax_model
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
+from posterase.quick_compilation import NONE, quick_jit
 from posterase.transforms import Transform
 
 CONCRETE = (
@@ -56,7 +57,7 @@ def discover(
     arrays = {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)}
     names = argument_names(function, args, kwargs)
     callable_model = as_jax_model(function)
-    trace = _trace(callable_model, *jax.tree.unflatten(structure, leaves))
+    trace = _sites(callable_model, structure, leaves)
     sampled = _check_sites(trace, given)
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
     factors = _row_factors(trace, callable_model, structure, leaves)
@@ -102,6 +103,32 @@ def _remarks(
     sizes = {size for _, size in program.blocks}
     lists = any(isinstance(leaf, np.ndarray) and sizes & set(leaf.shape) for leaf in given)
     return (*left_in_memory(model, draw, leaves, lists), *same)
+
+
+def _sites(function: Callable[..., Any], structure: Any, leaves: Sequence[Any]) -> dict[str, Any]:
+    """All sites at parameters from the prior.
+
+    They come without values where no value is needed: computing them would compile a program for every operation.
+    """
+    found: dict[str, Any] = {}
+
+    def call(arrays: dict[int, Array]) -> None:
+        flat = [arrays.get(i, leaf) for i, leaf in enumerate(leaves)]
+        found.update(_trace(function, *jax.tree.unflatten(structure, flat)))
+
+    try:
+        jax.eval_shape(call, {i: leaf for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array)})
+    except Exception:  # the model looks at values, or is wrong: what is wrong shows with values
+        found.clear()
+    with_values = any(_is_factor(site) or _depends_on_values(site) for site in found.values())
+    return _trace(function, *jax.tree.unflatten(structure, leaves)) if with_values or not found else found
+
+
+def _depends_on_values(site: Any) -> bool:
+    """Whether the support of a parameter is computed."""
+    if site["type"] not in ("sample", "param") or site.get("is_observed"):
+        return False
+    return any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(_support(site)))
 
 
 def _trace(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -314,10 +341,9 @@ def _frozen(program: NumPyroProgram, one: Params, arrays: dict[int, Array]) -> t
 def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> None:
     """Observed values must come from arguments that hold rows: what else they came from would stay in the model."""
     left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
-    trace = program.traced(one, overwritten(program, leaves, left))
+    found = _observed(program, one, overwritten(program, leaves, left))
     for site in program.sites:
-        values = np.asarray(trace[site.name]["value"])
-        values = np.broadcast_to(values, np.broadcast_shapes(values.shape, trace[site.name]["fn"].shape()))
+        values = np.asarray(found[site.name])
         values, gone = np.moveaxis(values, site.value_axis, 0), ~left[site.block]
         if not np.array_equal(values[gone], np.broadcast_to(values[:1], values[gone].shape), equal_nan=True):
             raise CoupledRowsError(
@@ -328,17 +354,44 @@ def _check_observed(program: NumPyroProgram, one: Params, leaves: dict[int, Arra
             )
 
 
+@quick_jit(NONE)
+def _observed(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> dict[str, Array]:
+    """Values of the observed sites, in the shape of their distributions."""
+    trace = program.traced(one, leaves)
+    values = {site.name: jnp.asarray(trace[site.name]["value"]) for site in program.sites}
+    return {
+        name: jnp.broadcast_to(each, np.broadcast_shapes(each.shape, trace[name]["fn"].shape()))
+        for name, each in values.items()
+    }
+
+
+@quick_jit(NONE)
+def _are_valid(program: NumPyroProgram, one: Params, leaves: dict[int, Array]) -> list[Array]:
+    """Whether arguments of distributions are valid, which NumPyro does not check in compiled code."""
+    found = [jnp.ones((), bool)]
+    for site in program.traced(one, leaves).values():
+        each = site["fn"] if site["type"] == "sample" else None
+        while each is not None:
+            for name, value in each.get_args().items() if each._validate_args else ():
+                if not constraints.is_dependent(each.arg_constraints[name]):
+                    found.append(jnp.all(each.arg_constraints[name](value)))
+            each = getattr(each, "base_dist", None)
+    return found
+
+
 def _transforms(
     program: NumPyroProgram, trace: dict[str, Any], one: Params, leaves: dict[int, Array]
 ) -> dict[str, Transform]:
     """NumPyro's bijectors, for supports that are the same at parameters of the prior and at a draw."""
-    try:
-        at_draw = program.traced(one, leaves)
-    except ValueError as error:
-        raise DifferentModelError(
-            f"the model refuses the first draw: {str(error).splitlines()[0]}",
-            "pass the model that the draws were sampled from.",
-        ) from error
+    at_draw = trace
+    if any(_depends_on_values(trace[name]) for name in program.latents) or not all(_are_valid(program, one, leaves)):
+        try:
+            at_draw = program.traced(one, leaves)
+        except ValueError as error:
+            raise DifferentModelError(
+                f"the model refuses the first draw: {str(error).splitlines()[0]}",
+                "pass the model that the draws were sampled from.",
+            ) from error
     found: dict[str, Transform] = {}
     for name in program.latents:
         here, there = (_support(each[name]) for each in (trace, at_draw))

@@ -22,8 +22,9 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
-from posterase.bridges.programs import Params, Program
+from posterase.bridges.programs import Params, Program, at_all_draws
 from posterase.precision import numpy_as_jax
+from posterase.quick_compilation import NONE, quick_jit
 from posterase.transforms import Transform
 
 
@@ -112,13 +113,19 @@ class SiteTransform(Transform):
         return jnp.sum(self.site.bijector.log_abs_det_jacobian(u, self.site.bijector(u)))
 
     def contains(self, x: Float[np.ndarray, "chain draw ..."]) -> Bool[np.ndarray, "chain draw ..."]:
-        inside: Any = np.asarray(self.site.support(jnp.asarray(x)))
-        free: Any = np.asarray(jnp.isfinite(self.site.bijector._inverse(jnp.asarray(x))))
-        free = free.reshape(*free.shape[: inside.ndim], -1).all(axis=-1)
-        return inside & free if free.shape == inside.shape else inside
+        return at_all_draws(lambda part: _contained(self, part), x)
 
     def describe(self) -> str:
         return f"in the support of its site: {self.site.support}"
+
+
+@quick_jit(NONE)
+def _contained(transform: SiteTransform, x: Float[Array, "n ..."]) -> Bool[Array, "n ..."]:
+    """Whether values are in the support, and have unconstrained ones that are finite."""
+    inside = jnp.asarray(transform.site.support(x))
+    free = jnp.isfinite(transform.site.bijector._inverse(x))
+    free = free.reshape(*free.shape[: inside.ndim], -1).all(axis=-1)
+    return inside & free if free.shape == inside.shape else inside
 
 
 class Support:

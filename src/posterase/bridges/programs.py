@@ -12,7 +12,7 @@ import abc
 import dataclasses
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -28,12 +28,16 @@ from posterase.errors import (
 from posterase.keys import key_of
 from posterase.model import AbstractModel, coupled_elements, overwrite, with_rows
 from posterase.numerics.densities import batch_size
-from posterase.precision import cast_floats, in_float64, widest_float
+from posterase.precision import as_jax, cast_floats, in_float64, widest_float
+from posterase.quick_compilation import NONE, quick_jit
 from posterase.removal import Removal
 from posterase.transforms import Transform
 
 FILLER = 0.5
 """What takes the place of real values where no row of their axis is left: inside most supports."""
+
+TOGETHER = 1024
+"""Draws whose supports are checked together."""
 
 Params = dict[str, Array]
 
@@ -203,11 +207,9 @@ class BridgedModel(AbstractModel):
 
     def observed(self, one: Mapping[str, Any]) -> dict[str, Shaped[np.ndarray, "..."]]:
         """The values of the observed sites; `one` are parameters of some draw, which they do not depend on."""
-        params = {name: jnp.asarray(leaf) for name, leaf in one.items()}
-        names = [site.name for site in self.program.sites]
-        return {
-            name: np.asarray(each) for name, each in self.program.values(params, self.leaves(params), names).items()
-        }
+        params = {name: as_jax(np.asarray(leaf)) for name, leaf in one.items()}
+        names = tuple(site.name for site in self.program.sites)
+        return {n: np.asarray(each) for n, each in values_of(self.program, params, self.leaves(params), names).items()}
 
     def computed(self, group: str, params: PyTree, names: Sequence[str]) -> dict[str, Array]:
         """Variables of an ArviZ group at draws `(chain, draw, …)`: entries of absent rows mean nothing.
@@ -314,13 +316,10 @@ def evaluated(
     program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Densities at one draw, in float64 where the model can."""
+    at = None if places is None else [as_jax(each) for each in places]
 
     def call(wide: bool) -> tuple[Array, list[Array]]:
-        values = one.supported(jnp.float64 if wide else widest_float())
-        data = cast_floats(leaves, jnp.float64) if wide else leaves
-        if places is None:
-            return _densities(program, values, data)
-        return _densities_at(program, values, data, [jnp.asarray(at) for at in places])
+        return _densities(program, one, leaves, wide) if at is None else _densities_at(program, one, leaves, at, wide)
 
     (prior, rows), _ = in_float64(call, "the model")
     return np.asarray(prior), [np.asarray(each) for each in rows]
@@ -330,11 +329,10 @@ def deterministic_values(
     program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
 ) -> dict[str, np.ndarray]:
     """What the program computes from the parameters of one draw, of all rows or of some, in float64 where it can."""
+    at = None if places is None else [as_jax(each) for each in places]
 
     def call(wide: bool) -> dict[str, Array]:
-        values = one.supported(jnp.float64 if wide else widest_float())
-        data = cast_floats(leaves, jnp.float64) if wide else leaves
-        return _deterministic(program, values, data, None if places is None else [jnp.asarray(at) for at in places])
+        return _deterministic(program, one, leaves, at, wide)
 
     return {name: np.asarray(leaf) for name, leaf in in_float64(call, "the model")[0].items()}
 
@@ -345,25 +343,43 @@ def row_values(model: BridgedModel, params: Params) -> tuple[float, Float[np.nda
     return float(prior), np.concatenate(rows)
 
 
-@eqx.filter_jit
-def _densities(program: Program, one: Params, leaves: dict[int, Array]) -> tuple[Array, list[Array]]:
-    return program.densities(one, leaves)
+@quick_jit(NONE)
+def values_of(program: Program, one: Params, leaves: dict[int, Array], names: tuple[str, ...]) -> dict[str, Array]:
+    """`program.values`, compiled as a whole."""
+    return program.values(one, leaves, names)
 
 
-@eqx.filter_jit
+@quick_jit(NONE)
+def log_probs_of(program: Program, one: Params, leaves: dict[int, Array]) -> dict[str, Array]:
+    """`program.log_probs`, compiled as a whole."""
+    return program.log_probs(one, leaves)
+
+
+def _widened(one: Draw, leaves: dict[int, Array], wide: bool) -> tuple[Params, dict[int, Array]]:
+    """Parameters and arguments in float64; or the sums only."""
+    return one.supported(jnp.float64 if wide else widest_float()), cast_floats(leaves, jnp.float64) if wide else leaves
+
+
+@quick_jit(NONE)
+def _densities(program: Program, one: Draw, leaves: dict[int, Array], wide: bool) -> tuple[Array, list[Array]]:
+    return program.densities(*_widened(one, leaves, wide))
+
+
+@quick_jit(NONE)
 def _densities_at(
-    program: Program, one: Params, leaves: dict[int, Array], places: list[Array]
+    program: Program, one: Draw, leaves: dict[int, Array], places: list[Array], wide: bool
 ) -> tuple[Array, list[Array]]:
-    return program.at_rows(one, leaves, places)
+    return program.at_rows(*_widened(one, leaves, wide), places)
 
 
-@eqx.filter_jit
+@quick_jit(NONE)
 def _deterministic(
-    program: Program, one: Params, leaves: dict[int, Array], places: list[Array] | None
+    program: Program, one: Draw, leaves: dict[int, Array], places: list[Array] | None, wide: bool
 ) -> dict[str, Array]:
+    values, data = _widened(one, leaves, wide)
     if places is None:
-        return program.values(one, leaves, program.deterministic)
-    return program.values_at_rows(one, leaves, places, program.deterministic)
+        return program.values(values, data, program.deterministic)
+    return program.values_at_rows(values, data, places, program.deterministic)
 
 
 def _group_at(
@@ -379,7 +395,7 @@ def _group_at(
     return model.program.values(one, leaves, names)
 
 
-@eqx.filter_jit
+@quick_jit()
 def _computed(
     model: BridgedModel, flat: Params, keys: Key[Array, " n"] | None, group: str, names: tuple[str, ...]
 ) -> dict[str, Array]:
@@ -391,13 +407,27 @@ def _computed(
     )
 
 
-@eqx.filter_jit
+@quick_jit()
 def _values_at_rows(model: BridgedModel, flat: Params, places: list[Array], names: tuple[str, ...]) -> dict[str, Array]:
     def at(one: Params) -> dict[str, Array]:
         return model.program.values_at_rows(one, model.leaves(one), places, names)
 
     n = jax.tree.leaves(flat)[0].shape[0]
     return jax.lax.map(at, flat, batch_size=batch_size(model.elements(len(model.present)), n))
+
+
+def at_all_draws(
+    function: Callable[[Array], Array], x: Shaped[np.ndarray, "chain draw ..."]
+) -> Shaped[np.ndarray, "chain draw ..."]:
+    """A compiled function of some draws at all of them, always as many at a time, so that one shape is compiled."""
+    flat = np.asarray(x).reshape(-1, *x.shape[2:])
+    found = []
+    for start in range(0, len(flat), TOGETHER):
+        part = flat[start : start + TOGETHER]
+        padded = np.concatenate([part, np.repeat(part[-1:], TOGETHER - len(part), axis=0)])
+        found.append(np.asarray(function(as_jax(padded)))[: len(part)])
+    values = np.concatenate(found)
+    return values.reshape(*x.shape[:2], *values.shape[1:])
 
 
 @jax.jit

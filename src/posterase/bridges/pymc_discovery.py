@@ -22,7 +22,17 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.subtensor import AdvancedSubtensor, AdvancedSubtensor1
 
 from posterase.bridges.discovery import left_in_memory, overwritten, with_arguments, with_rows_found
-from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Program, Site, filled
+from posterase.bridges.programs import (
+    Argument,
+    BridgedModel,
+    Draw,
+    Params,
+    Program,
+    Site,
+    filled,
+    log_probs_of,
+    values_of,
+)
 from posterase.bridges.pymc_gaps import Gaps, gaps_of
 from posterase.bridges.pymc_model import (
     IN_PYTHON,
@@ -435,7 +445,9 @@ def _one_likelihood(variable: Any, term: Term) -> UnsupportedModelError:
 def _check_observed(program: Program, one: Draw, leaves: dict[int, Array]) -> None:
     """Observed values must come from arrays that hold rows: what else they came from would stay in the model."""
     left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
-    values = program.values(one.params, overwritten(program, leaves, left), [site.name for site in program.sites])
+    values = values_of(
+        program, one.params, overwritten(program, leaves, left), tuple(site.name for site in program.sites)
+    )
     for site in program.sites:
         if site.name not in values:
             continue
@@ -456,7 +468,7 @@ def _check_potentials(
     """Refuse Potentials of the prior that are computed from the values of rows."""
     if not names:
         return
-    before = program.log_probs(one.params, leaves)
+    before = log_probs_of(program, one.params, leaves)
     for i, leaf in leaves.items():
         if program.arguments[i].name in shared:
             continue
@@ -465,7 +477,7 @@ def _check_potentials(
                 continue
             one_left = jnp.arange(length) == 0
             other = {**leaves, i: jnp.moveaxis(filled(jnp.moveaxis(leaf, axis, 0), one_left), 0, axis)}
-            after = program.log_probs(one.params, other)
+            after = log_probs_of(program, one.params, other)
             changed = [n for n in names if not np.allclose(before[n], after[n], rtol=1e-5, atol=1e-6, equal_nan=True)]
             if changed:
                 raise UnsupportedModelError(

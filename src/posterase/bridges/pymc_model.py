@@ -28,8 +28,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import Erfcx
 from pytensor.tensor.shape import SpecifyShape
 
-from posterase.bridges.programs import Params, Program
+from posterase.bridges.programs import Params, Program, at_all_draws
 from posterase.errors import UnsupportedModelError
+from posterase.quick_compilation import NONE, quick_jit
 from posterase.transforms import Transform
 
 IN_PYTHON = Mode(linker="py", optimizer=None)
@@ -84,9 +85,7 @@ class PyMCTransform(Transform):
         return jnp.sum(self._mapped(self.maps.log_det, u))
 
     def contains(self, x: Float[np.ndarray, "chain draw ..."]) -> Bool[np.ndarray, "chain draw ..."]:
-        flat = jnp.asarray(x).reshape(-1, *x.shape[2:])
-        free = jax.vmap(lambda one: jnp.isfinite(self._mapped(self.maps.forward, one)).all())(flat)
-        inside: Any = np.asarray(free).reshape(x.shape[:2])
+        inside = at_all_draws(lambda part: _contained(self, part), x)
         return np.broadcast_to(inside.reshape(*x.shape[:2], *[1] * (x.ndim - 2)), x.shape)
 
     def describe(self) -> str:
@@ -95,6 +94,12 @@ class PyMCTransform(Transform):
     def _mapped(self, function: Callable[..., Any], value: Array) -> Array:
         with _quietly():
             return function(value)[0]
+
+
+@quick_jit(NONE)
+def _contained(transform: PyMCTransform, x: Float[Array, "n ..."]) -> Bool[Array, " n"]:
+    """Whether values have unconstrained ones that are finite."""
+    return jax.vmap(lambda one: jnp.isfinite(transform._mapped(transform.maps.forward, one)).all())(x)
 
 
 @contextlib.contextmanager

@@ -1,19 +1,13 @@
 // A Stan program as a library that Python can call: many draws in one call, data read once, from any thread.
 //
-// It is compiled with the C++ that Stan's compiler makes of a program (which defines new_model) and against the headers
-// that PyStan's wheel carries. Arrays are rows of doubles, one draw each.
+// It is compiled in one piece with the C++ that Stan's compiler makes of a program (which defines new_model), since most
+// of the time goes into reading the headers, which PyStan's wheel carries. Arrays are rows of doubles, one draw each.
 
-#include <stan/callbacks/interrupt.hpp>
-#include <stan/callbacks/logger.hpp>
-#include <stan/callbacks/writer.hpp>
 #include <stan/io/array_var_context.hpp>
-#include <stan/io/json/json_data.hpp>
 #include <stan/model/log_prob_grad.hpp>
 #include <stan/model/model_base.hpp>
-#include <stan/services/sample/hmc_nuts_diag_e_adapt.hpp>
 #include <stan/services/util/create_rng.hpp>
 
-#include <atomic>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -37,49 +31,6 @@ void tell(const std::string &what, char *message, int room) {
     message[room - 1] = '\0';
   }
 }
-
-// Rows of numbers as a sampler writes them.
-class Rows : public stan::callbacks::writer {
- public:
-  Rows(double *values, int most) : values_(values), most_(most) {}
-  void operator()(const std::vector<std::string> &) override {}
-  void operator()(const std::vector<double> &row) override {
-    if (written_ < most_) std::copy(row.begin(), row.end(), values_ + written_++ * row.size());
-  }
-  void operator()(const std::string &) override {}
-  void operator()() override {}
-  int written() const { return written_; }
-
- private:
-  double *values_;
-  int most_, written_ = 0;
-};
-
-// Whether chains that run are to stop; asked between two transitions.
-std::atomic<bool> stopped{false};
-
-class Interrupt : public stan::callbacks::interrupt {
- public:
-  void operator()() override {
-    if (stopped) throw std::runtime_error("stopped");
-  }
-};
-
-// The last thing that went wrong.
-class Log : public stan::callbacks::logger {
- public:
-  void error(const std::string &message) override { last_ = message; }
-  void error(const std::stringstream &message) override { last_ = message.str(); }
-  void info(const std::string &message) override { keep(message); }
-  void info(const std::stringstream &message) override { keep(message.str()); }
-  const std::string &last() const { return last_; }
-
- private:
-  void keep(const std::string &message) {
-    if (!message.empty()) last_ = message;
-  }
-  std::string last_;
-};
 
 }  // namespace
 
@@ -203,32 +154,6 @@ void pe_unconstrain(void *program, const double *params, int n, int width, doubl
       tell(error.what(), message, room);
     }
   }
-}
-
-void pe_stop(int stop) { stopped = stop != 0; }
-
-// One chain of NUTS with a diagonal metric, adapted: warm-up and draws, a row each. Seven numbers are the sampler's (its
-// log density, acceptance, step size, tree depth, leapfrog steps, divergence, energy), then what the program computes.
-int pe_sample(void *program, const char *initial, unsigned int seed, unsigned int chain, int warmup, int draws,
-              double delta, int max_depth, double *values, char *message, int room) {
-  prepare();
-  auto &model = *static_cast<Model *>(program);
-  Log log;
-  try {
-    std::stringstream text(initial);
-    stan::json::json_data start(text);
-    Interrupt interrupt;
-    stan::callbacks::writer nothing;
-    Rows rows(values, warmup + draws);
-    int failed = stan::services::sample::hmc_nuts_diag_e_adapt(
-        model, start, seed, chain, 2.0, warmup, draws, 1, true, 0, 1.0, 0.0, max_depth, delta, 0.05, 0.75, 10.0, 75,
-        50, 25, interrupt, log, nothing, rows, nothing);
-    if (failed == 0 && rows.written() == warmup + draws) return 0;
-    tell(log.last(), message, room);
-  } catch (const std::exception &error) {
-    tell(error.what(), message, room);
-  }
-  return 1;
 }
 
 }  // extern "C"

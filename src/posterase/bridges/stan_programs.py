@@ -5,7 +5,8 @@ parameters, all as Stan itself computes them, on the host and in float64, many d
 
 - PyStan 3, whose wheels carry Stan and its compiler. Its own functions go through a local server, ten milliseconds a
   call, and read the data anew each time; so the program is compiled here into a library of our own
-  (`stan_library.cpp`), with what PyStan brings and without a network. It takes microseconds a draw, and samples too.
+  (`stan_library.cpp`), with what PyStan brings and without a network. It takes microseconds a draw. The first request
+  that samples compiles the sampler, too (`stan_sampler.cpp`).
 - BridgeStan, given the library that it has compiled. It does not sample.
 
 Draws that are asked for are counted.
@@ -161,13 +162,15 @@ class PyStanProgram(StanProgram):
     def __init__(self, code: str):
         super().__init__()
         need("httpstan", "from_stan", "stan")
+        self.code = code
         self.library = _loaded(str(_compiled(code)))
 
     def with_data(self, data: Data) -> PyStanPosterior:
         return PyStanPosterior(self.library, data, self.calls)
 
     def sample(self, data: Data, seed: int, initial: Sequence[Mapping[str, Any]], draws: int, warmup: int) -> Chains:
-        posterior = self.with_data(data)
+        library = _loaded(str(_compiled(self.code, with_sampler=True)), with_sampler=True)
+        posterior = PyStanPosterior(library, data, self.calls)
         with ThreadPoolExecutor(min(len(initial), os.cpu_count() or 1)) as pool:
             running = [
                 pool.submit(posterior.sample, seed, number, start, draws, warmup)
@@ -176,9 +179,9 @@ class PyStanProgram(StanProgram):
             try:
                 found = np.stack([chain.result() for chain in running])
             except BaseException:  # Ctrl-C too: chains that run are told to stop
-                self.library.pe_stop(1)
+                library.pe_stop(1)
                 pool.shutdown(cancel_futures=True)
-                self.library.pe_stop(0)
+                library.pe_stop(0)
                 raise
         self.calls["sample"] += len(initial) * (draws + warmup)
         gradients = int(found[..., OF_SAMPLER.index("n_leapfrog__")].sum())
@@ -266,7 +269,7 @@ DOUBLES = np.ctypeslib.ndpointer(np.float64, flags="C_CONTIGUOUS")
 
 
 @functools.cache
-def _loaded(path: str) -> ctypes.CDLL:
+def _loaded(path: str, with_sampler: bool = False) -> ctypes.CDLL:
     """The library's functions, and what they take.
 
     What it is linked with is loaded first, from where PyStan is now: another environment may have compiled it.
@@ -286,10 +289,12 @@ def _loaded(path: str) -> ctypes.CDLL:
     library.pe_gradient.argtypes, library.pe_gradient.restype = [pointer, DOUBLES, number, DOUBLES, DOUBLES], None
     library.pe_constrain.argtypes = [pointer, DOUBLES, number, number, ctypes.c_uint, number, DOUBLES]
     library.pe_unconstrain.argtypes = [pointer, DOUBLES, number, number, DOUBLES, text, number]
-    library.pe_stop.argtypes = [number]
-    for function in (library.pe_constrain, library.pe_unconstrain, library.pe_stop):
+    for function in (library.pe_constrain, library.pe_unconstrain):
         function.restype = None
+    if not with_sampler:
+        return library
     unsigned = ctypes.c_uint
+    library.pe_stop.argtypes, library.pe_stop.restype = [number], None
     library.pe_sample.argtypes = [
         *(pointer, text, unsigned, unsigned, number, number, ctypes.c_double, number, DOUBLES, text, number)
     ]
@@ -299,27 +304,37 @@ def _loaded(path: str) -> ctypes.CDLL:
 # --- compiling
 
 
-def _compiled(code: str) -> Path:
-    """The program's library; compiled where it is not in the cache."""
+def _compiled(code: str, with_sampler: bool = False) -> Path:
+    """The program's library, with Stan's sampler or without; compiled where it is not in the cache."""
     import httpstan
 
-    source = Path(__file__).with_name("stan_library.cpp")
-    common = _digest(source.read_text(encoding="utf-8"), httpstan.__version__, shlex.join(compiler()), *FLAGS)
+    functions, sampler = (Path(__file__).with_name(f"stan_{name}.cpp") for name in ("library", "sampler"))
+    settings = httpstan.__version__, shlex.join(compiler()), *FLAGS
+    common = _digest(sampler.read_text(encoding="utf-8"), *settings)
+    own = _digest(code, functions.read_text(encoding="utf-8"), *settings)
     folder = make_folder(cache_folder() / "stan")
-    library, functions = folder / f"{_digest(code, common)}.so", folder / f"{common}.o"
+    objects = [folder / f"{own}.o", *([folder / f"{common}.o"] if with_sampler else [])]
+    library = folder / f"{_digest(own, *([common] if with_sampler else []))}.so"
     if library.is_file():
         return library
-    with shown("compiling the Stan program", 2), tempfile.TemporaryDirectory(dir=folder) as scratch:
+    what = "Stan's sampler" if with_sampler else "the Stan program"
+    with shown(f"compiling {what}", 2), tempfile.TemporaryDirectory(dir=folder) as scratch:
         here = Path(scratch)
-        (here / "program.cpp").write_text(_translated(code, here), encoding="utf-8")
-        jobs = [(here / "program.cpp", here / "program.o")]
-        jobs += [] if functions.is_file() else [(source, here / "functions.o")]
+        sources = [here / "program.cpp", sampler]
+        missing = [job for job in zip(sources, objects, strict=False) if not job[1].is_file()]
+        if not objects[0].is_file():
+            translated = _translated(code, here)
+            sources[0].write_text(f'{translated}\n#include "{functions}"\n', encoding="utf-8")
+
+        def compile_one(job: tuple[Path, Path]) -> None:
+            made = here / job[1].name
+            _run("-c", str(job[0]), "-o", str(made))
+            made.replace(job[1])
+
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda job: _run("-c", str(job[0]), "-o", str(job[1])), jobs))
-        if len(jobs) > 1:
-            (here / "functions.o").replace(functions)
+            list(pool.map(compile_one, missing))
         inside = Path(httpstan.__file__).parent / "lib"
-        linked = ("-shared", str(here / "program.o"), str(functions), "-o", str(here / "program.so"))
+        linked = ("-shared", *map(str, objects), "-o", str(here / "program.so"))
         _run(*linked, f"-L{inside}", f"-Wl,-rpath,{inside}", *LIBRARIES)
         (here / "program.so").replace(library)
     return library

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, PyTree
 from posterase import devices
 from posterase.numerics.densities import Density, batch_size, expectation, held
 from posterase.precision import as_jax, cast_floats, in_float64
+from posterase.quick_compilation import quick_jit
 
 REVERSE = 4
 """What a gradient holds in memory, as a multiple of what the density holds."""
@@ -94,7 +95,7 @@ def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) 
     return np.asarray(in_float64(run, "the model's density")[0], np.float64)
 
 
-@eqx.filter_jit
+@quick_jit()
 def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
     shared = density, like
     size = batch_size(held(gradient_at, points[0], REVERSE * density.elements, shared), len(points))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +17,7 @@ from posterase.errors import PrecisionError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel, MaskedModel
 from posterase.precision import as_jax, cast_floats, in_float64
+from posterase.quick_compilation import quick_jit
 
 BATCH_ELEMENTS = 2**22
 """About how many numbers of data, over all draws of a batch, are in memory at once on a CPU."""
@@ -29,6 +29,9 @@ MOST_SIDE_BY_SIDE = 256
 """Draws a batch on a CPU, however small. More are no faster there; and XLA's CPU threads lock up, now and then, where a
 loop holds large batches of small matrix factorisations (jax 0.10: 2,500 Cholesky factors of 11 × 11 in `Rejuvenate`,
 waiting for ever; 256 at a time never did)."""
+
+ON_HOST = 2**22
+"""Up to so many numbers, draws are raveled on the host on their way to a density."""
 
 MARK = 7919
 """A number of draws that no other axis is likely to have: a prime."""
@@ -69,7 +72,10 @@ def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
     Only up to a constant, but the same constant for all draws.
     """
     flat = draws.flat()
-    values = _precise(density, lambda wide: _evaluate(density, flat, wide))
+    if sum(leaf.size for leaf in jax.tree.leaves(flat)) <= ON_HOST and jax.default_backend() == "cpu":
+        values = evaluate_at(density, *unconstrained(density.model, draws))  # a program that output is evaluated by
+    else:
+        values = _precise(density, lambda wide: _evaluate(density, flat, wide))
     return values.reshape(draws.n_chains, draws.n_draws)
 
 
@@ -132,7 +138,7 @@ def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray
     return np.asarray(values, np.float64)
 
 
-@eqx.filter_jit
+@quick_jit()
 def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"]:
     def at(one: PyTree, density: Density) -> Float[Array, ""]:
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
@@ -142,7 +148,7 @@ def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"
     return devices.map_draws(at, params, size, (density,))
 
 
-@eqx.filter_jit
+@quick_jit()
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
 
@@ -153,7 +159,7 @@ def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wi
     return devices.map_draws(at, thetas, size, (density,))
 
 
-@eqx.filter_jit
+@quick_jit()
 def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: int, wide: bool) -> PyTree:
     n = jax.tree.leaves(params)[0].shape[0]
 
@@ -168,7 +174,7 @@ def _first(params: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[0], params)
 
 
-@eqx.filter_jit
+@quick_jit()
 def _unconstrain(model: AbstractModel, params: PyTree, wide: bool) -> tuple[Float[Array, "n d"], PyTree]:
     def at(one: PyTree) -> PyTree:
         return model.unconstrain(cast_floats(one, jnp.float64) if wide else one)
@@ -177,7 +183,7 @@ def _unconstrain(model: AbstractModel, params: PyTree, wide: bool) -> tuple[Floa
     return jax.vmap(lambda theta: ravel_pytree(theta)[0])(thetas), jax.tree.map(lambda leaf: leaf[0], thetas)
 
 
-@eqx.filter_jit
+@quick_jit()
 def _constrain(model: AbstractModel, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> PyTree:
     unravel = _unravel(like, wide)
     return jax.vmap(lambda theta: model.constrain(unravel(theta)))(thetas)

@@ -41,6 +41,7 @@ from posterase import devices
 from posterase.log_densities import LogDensity
 from posterase.numerics.densities import batch_size
 from posterase.precision import all_digits
+from posterase.quick_compilation import quick_jit
 
 JITTER = 0.2
 """Step sizes vary by this share between draws, so that no trajectory closes on itself."""
@@ -81,7 +82,7 @@ class RaveledDensity(eqx.Module):
         return self.density(ravel_pytree(self.like)[1](theta))
 
 
-@eqx.filter_jit
+@quick_jit()
 @all_digits()
 def sweep(
     keys: UInt32[Array, "2 2"],
@@ -101,7 +102,7 @@ def sweep(
     return jax.lax.map(half, (keys, frames, states, active, sizes, steps, chances))
 
 
-@eqx.filter_jit
+@quick_jit()
 @all_digits()
 def evaluate_blocks(
     density: RaveledDensity, frames: Frame, z: Float[Array, "2 m d"], blocks: Int[Array, " 2"], size: int

@@ -25,6 +25,9 @@ ALL_UP_TO, OF_EACH = 2000, 16
 POINTS = 2**24
 """About how many numbers of points, far out, are in memory at once."""
 
+FEW_ELEMENTS = 2**22
+"""Where gradients pass over so many numbers or fewer, compiling another program takes longer than they do."""
+
 NO_GRADIENT, SOME_GRADIENT = 1e-10, 1e-3
 """Gradients along a direction, in units of one over the draws' spread along it: of rounding in float64; of a density.
 Those of a posterior are of order one, those of a wide prior (5,000 times the draws' spread) still 1e-7."""
@@ -46,7 +49,7 @@ def check_informed(
 
     Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
     combinations of parameters, along which they cancel: two coefficients of which only the sum is known. Without the
-    removed rows they are ∇full − ∇removed, up to rounding; where that leaves little, the kept rows are passed over too.
+    removed rows they are those of the kept rows; where these are many, ∇full − ∇removed, unless that may be rounding.
     """
     names = parameter_names(like)
     d = thetas.shape[1]
@@ -56,8 +59,13 @@ def check_informed(
         scores = compute_scores(LogDensity(removed.model), thetas, like, 1, wanted)
     some = np.linspace(0, len(scores.places) - 1, wanted).astype(int)
     places, with_all = scores.places[some], scores.values[some]
-    without = with_all - gradients(removed, thetas[places], like) if removed.model.rows_factorise else None
-    if without is None or _leaves_little(without, thetas):
+    without = None
+    if kept.elements * len(scores.places) <= FEW_ELEMENTS:  # by the program that computed the scores
+        without = gradients(kept, thetas[scores.places], like)[some]
+    elif removed.model.rows_factorise:
+        without = with_all - gradients(removed, thetas[places], like)
+        without = None if _leaves_little(without, thetas) else without
+    if without is None:
         without = gradients(kept, thetas[places], like)
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
@@ -137,12 +145,13 @@ def flat_tails(
         """The density at the centre, at the typical draws, and so far out on both sides of every place."""
         at = np.tile(places, 2)
         steps = np.repeat([-distance, distance], len(places)) * deviations[at]
-        found, size = [evaluate_at(density, inside, like)], max(1, POINTS // len(mean))
+        found, size, before = [], max(1, POINTS // len(mean)), inside  # with the first, for one program less
         for start in range(0, len(at), size):
             part = slice(start, start + size)
             points = np.tile(centre, (len(at[part]), 1))
             points[np.arange(len(points)), at[part]] = mean[at[part]] + steps[part]
-            found.append(evaluate_at(density, points, like))
+            found.append(evaluate_at(density, np.vstack([before, points]), like))
+            before = inside[:0]
         return np.concatenate(found)
 
     levels, out = np.split(values(FAR_OUT[0]), [len(inside)])
