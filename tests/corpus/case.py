@@ -7,6 +7,7 @@ A reference is the library's own NUTS on the kept data, without posterase: the m
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ Data = Mapping[str, Any]
 FIT_SEED, REFERENCE_SEED = 1, 2
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """A model as a user writes it, with one request to erase a row and one to erase a group of rows."""
 
@@ -46,15 +47,28 @@ class Case:
     bridge: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Options of `pe.from_numpyro`, `pe.from_pymc` or `pe.from_stan`."""
     sampler: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """Options of NUTS, `{"target_accept_prob": 0.95}` say, as the library calls them."""
+    """Options of NUTS, `{"target_accept_prob": 0.95}` say, as the library calls them. NumPyro: `around` is a function
+    of the NUTS kernel, such as `HMCECS`."""
     draws: int = 1000
     reference_draws: int = 10_000
     ignore: tuple[str, ...] = ()
     """Variables that have no posterior to compare, such as labels of components."""
-    no_posterior: str = ""
-    """Why a refusal is right for this model, where it is no MCMC posterior of its rows: words of the message."""
+    refusal: str = ""
+    """Words that the right refusal contains, naming something that works. Empty: the requests must be answered."""
+    instead: str = ""
+    """The case whose model is what the refusal names."""
+    is_posterior: bool = True
+    """Whether the draws are of a posterior of its rows. Those of mini-batches and subsampled plates are not: such cases
+    are outside of the share of requests that must be answered."""
+    about: str = ""
+    """What the model shows, in a line. Default: the summary of the model function's docstring."""
     fast: bool = False
     """Whether it is one of those in `make test`."""
+
+    @property
+    def shows(self) -> str:
+        """What the model shows, in a line."""
+        return self.about or (inspect.getdoc(self.build) or "").partition("\n")[0]
 
     @property
     def requests(self) -> dict[str, Int[np.ndarray, " some"]]:
@@ -91,12 +105,14 @@ def _cut(value: Any, kept: Bool[np.ndarray, " rows"]) -> Any:
 def _numpyro_mcmc(case: Case, data: Data, draws: int, seed: int) -> Any:
     from numpyro.infer import MCMC, NUTS
 
+    options = dict(case.sampler)
+    around = options.pop("around", lambda kernel: kernel)
     mcmc = MCMC(
-        NUTS(case.build, **case.sampler),
+        around(NUTS(case.build, **options)),
         num_warmup=1000,
         num_samples=draws,
         num_chains=4,
-        chain_method="vectorized",
+        chain_method="sequential" if "around" in case.sampler else "vectorized",  # HMCECS cannot be vectorised
         progress_bar=False,
     )
     mcmc.run(jax.random.key(seed), **data)
@@ -119,14 +135,11 @@ def _pymc_idata(case: Case, data: Data, draws: int, seed: int) -> tuple[Any, Any
     import pymc as pm
 
     model = case.build(**data)
+    vectorized = {"nuts_sampler": "numpyro", "nuts_sampler_kwargs": {"chain_method": "vectorized"}}
     with model:
         idata = pm.sample(
             draws,
-            tune=1000,
-            chains=4,
-            random_seed=seed,
-            progressbar=False,
-            **({"nuts_sampler": "numpyro", "nuts_sampler_kwargs": {"chain_method": "vectorized"}} | dict(case.sampler)),
+            **{"tune": 1000, "chains": 4, "random_seed": seed, "progressbar": False, **vectorized, **case.sampler},
         )
     return model, idata
 

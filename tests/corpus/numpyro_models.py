@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from numpyro.infer import HMCECS
 from scipy.special import expit
 
 from tests.corpus.case import Case, Data
@@ -196,6 +197,20 @@ def _multinomial_data() -> Data:
     return {"log_income": log_income, "turnout": turnout, "votes": votes}
 
 
+def subsampled(x: Any, y: Any = None) -> None:
+    """A regression whose plate draws a tenth of its rows at every step, sampled by HMCECS."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 2.0))
+    sigma = numpyro.sample("sigma", dist.HalfNormal(1.0))
+    with numpyro.plate("row", len(x), subsample_size=len(x) // 10) as some:
+        numpyro.sample("y", dist.Normal(slope * x[some], sigma), obs=y[some])
+
+
+def _subsampled_data() -> Data:
+    rng = np.random.default_rng(12)
+    x = rng.normal(size=200)
+    return {"x": jnp.asarray(x), "y": jnp.asarray(0.8 * x + 0.5 * rng.normal(size=200))}
+
+
 CASES = [
     Case("numpyro-coin", "numpyro", coin, {"flips": FLIPS}, row=3, group=np.arange(10), n_rows=60, fast=True),
     Case("numpyro-linear", "numpyro", linear, _linear_data(), row=7, group=np.arange(20, 26), n_rows=90),
@@ -226,4 +241,18 @@ CASES = [
         sampler={"target_accept_prob": 0.99},
     ),
     Case("numpyro-multinomial", "numpyro", multinomial, _multinomial_data(), row=6, group=np.arange(3), n_rows=40),
+    Case(
+        "numpyro-subsampled",
+        "numpyro",
+        subsampled,
+        _subsampled_data(),
+        row=6,
+        group=np.arange(10, 20),
+        n_rows=200,
+        draws=100,
+        sampler={"around": HMCECS},
+        refusal="pass the model without subsample_size",
+        instead="numpyro-linear",
+        is_posterior=False,
+    ),
 ]

@@ -260,6 +260,7 @@ CASES = [
         group=np.arange(5, 8),
         n_rows=20,
         draws=100,
-        no_posterior="one likelihood for",
+        refusal="make the function a parameter, with one likelihood per row",
+        instead="numpyro-latent-process",
     ),
 ]

@@ -234,7 +234,8 @@ CASES = [
         row=9,
         group=np.arange(30, 36),
         n_rows=60,
-        reference_draws=3000,
+        refusal="make the series a latent variable and observe it with an error",
+        instead="pymc-latent-ar",
     ),
     Case(
         "pymc-changepoint",
@@ -254,6 +255,7 @@ CASES = [
         row=7,
         group=np.arange(20, 30),
         n_rows=100,
+        sampler={"nuts_sampler": "nutpie", "nuts_sampler_kwargs": {}},
         reference_draws=3000,
     ),
     Case(
@@ -306,7 +308,8 @@ CASES = [
         row=30,
         group=np.arange(20, 25),
         n_rows=60,
-        reference_draws=3000,
+        refusal="make the function a parameter, with one likelihood per row",
+        instead="pymc-latent-gp",
     ),
     Case(
         "pymc-minibatch",
@@ -316,8 +319,16 @@ CASES = [
         row=1,
         group=np.arange(50, 59),
         n_rows=90,
-        no_posterior="mini-batch",
-        sampler={"nuts_sampler": "pymc", "nuts_sampler_kwargs": {}, "cores": 1},
-        draws=100,
+        refusal="pass the model of all rows",
+        instead="pymc-tobit",
+        is_posterior=False,
+        sampler={
+            "nuts_sampler": "pymc",
+            "nuts_sampler_kwargs": {},
+            "cores": 1,
+            "tune": 20,
+            "nuts": {"max_treedepth": 4},
+        },
+        draws=20,
     ),
 ]

@@ -619,7 +619,38 @@ def rows_of(column: Shaped[np.ndarray, " rows"], value: Any) -> Int[np.ndarray, 
 
 
 def _case(name: str, program: str, data: Data, n_rows: int, group: Any, row: int = 3, **more: Any) -> Case:
-    return Case(f"stan-{name}", "stan", program, data, row=row, group=np.asarray(group), n_rows=n_rows, **more)
+    return Case(
+        f"stan-{name}",
+        "stan",
+        program,
+        data,
+        row=row,
+        group=np.asarray(group),
+        n_rows=n_rows,
+        about=ABOUT[name],
+        **more,
+    )
+
+
+ABOUT = {
+    "linear-regression": "A linear regression with generated quantities",
+    "logistic-regression": "A logistic regression by its GLM density",
+    "negative-binomial": "Overdispersed counts with an exposure",
+    "hierarchy": "Pupils in schools, non-centred",
+    "eight-schools": "Fourteen schools with known errors, non-centred",
+    "varying-slopes": "Correlated intercepts and slopes with an LKJ prior",
+    "item-response": "Two-parameter item response: a row for each answer",
+    "ordinal": "An ordered logistic regression",
+    "survival": "Weibull survival with censoring",
+    "mixture": "Three normal components, summed out",
+    "hidden-markov": "A hidden Markov model by the forward algorithm: a row is a sequence",
+    "zero-inflated": "Counts with too many zeros",
+    "local-level": "A level that walks, non-centred, observed three times a week",
+    "autoregression": "An AR(1) of the observations themselves",
+    "measurement-error": "A covariate with measurement error: a parameter per row",
+    "missing-covariates": "Missing covariates as parameters",
+    "gaussian-process": "A Gaussian process with its function integrated out",
+}
 
 
 HIERARCHY_DATA, SLOPES_DATA, ITEM_DATA = _hierarchy(), _varying_slopes(), _item_response()

@@ -286,10 +286,16 @@ def _no_rows(name: str, site: Any, batch: tuple[int, ...], wanted: Sequence[str]
             f"site {name!r} has the shape {batch} and no plate: which axis is the rows?",
             "put it in a plate: with numpyro.plate('person', n).",
         )
+    kind = _named(site["fn"])
+    advice = "write the model with one likelihood per row"
+    if kind.startswith("Multivariate"):
+        advice = (
+            "make the function a parameter, with one likelihood per row: sample f at the places of the rows, and "
+            "observe dist.Normal(f, sigma) in a plate of the rows"
+        )
     return UnsupportedModelError(
-        f"site {name!r} ({_named(site['fn'])}) has one likelihood for {values or 'one'} values: no row can be "
-        "taken out of it.",
-        "write the model with one likelihood a row, or as a pe.MaskedModel, whose density takes a mask of rows.",
+        f"site {name!r} ({kind}) has one likelihood for {values or 'one'} values: no row can be taken out of it.",
+        f"{advice}; or write it as a pe.MaskedModel, whose density takes a mask of rows.",
     )
 
 

@@ -68,12 +68,13 @@ def from_pymc(
     import pymc as pm
 
     from posterase.bridges.pymc_data import data_of_the_fit
-    from posterase.bridges.pymc_discovery import discover
+    from posterase.bridges.pymc_discovery import check_variables, discover
 
     if not isinstance(model, pm.Model):
         raise InvalidTypeError(f"model is a {type(model).__name__}.", "pass the pm.Model: with pm.Model() as model: …")
     if type(idata).__name__ == "MultiTrace":
         raise InvalidTypeError("idata is a MultiTrace.", "sample with return_inferencedata=True, as PyMC does unasked.")
+    check_variables(model)  # before the data: a mini-batch has not the shape of the fit's
     frames = read_frames(frame)
     found = Posterior(opened(idata))
     dims, stay = ([each] if isinstance(each, str) else list(each) for each in (row_dim, shared))

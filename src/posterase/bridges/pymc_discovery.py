@@ -106,9 +106,8 @@ def discover(
     """The program of a model, its rows and the arrays that hold them; and what is to be said of it.
 
     `params` gives the parameters of one draw when it is told which names and shapes the model has; `row_dim` names
-    dimensions, `shared` arrays that removed rows may stay in.
+    dimensions, `shared` arrays that removed rows may stay in. The model has passed `check_variables`.
     """
-    _check_variables(model)
     graphs = _graphs_of(model)
     one = {name: jnp.asarray(leaf) for name, leaf in params(graphs.shapes).items()}
     potentials = [
@@ -258,7 +257,7 @@ def _check_no_chance(outputs: Sequence[Any]) -> None:
         )
 
 
-def _check_variables(model: Any) -> None:
+def check_variables(model: Any) -> None:
     """Refuse by name what cannot be erased from."""
     if not model.observed_RVs and not model.potentials:
         raise UnsupportedModelError(
