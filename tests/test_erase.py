@@ -363,6 +363,26 @@ def test_label_switching_is_named():
     assert different_modes(pe.Draws({"mu": np.concatenate([chain, chain])})) == ""
 
 
+def test_stuck_chains_are_named():
+    """NUTS leaves a chain where every proposal diverges; the other chains are draws of the posterior."""
+    rng = np.random.default_rng(0)
+    model = pe.Model(
+        lambda p: -0.5 * (p["mu"] / 5) ** 2,
+        lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2,
+        {"y": rng.normal(size=40)},
+    )
+    mean, sd = float(np.sum(model.data["y"])) / (40 + 1 / 25), (40 + 1 / 25) ** -0.5
+    chains = mean + sd * rng.normal(size=(4, 500))
+    chains[2] = mean + 3 * sd
+    cheap = [pe.Reweight(), pe.Transport()]
+    result = pe.erase(model, pe.Draws({"mu": chains}), [3], rungs=cheap)
+    assert not result.verdict.accepted
+    assert "the draws of chain 2 are all the same" in result.verdict.reason
+    assert "modes" not in result.verdict.reason
+    assert "Keep the chains that moved" in result.verdict.advice
+    assert pe.erase(model, pe.Draws({"mu": chains[[0, 1, 3]]}), [3], rungs=cheap).verdict.accepted
+
+
 @pytest.mark.slow
 @given(st.sets(st.integers(0, 11), min_size=2, max_size=4), st.randoms(use_true_random=False))
 @settings(max_examples=8, deadline=None, derandomize=True)

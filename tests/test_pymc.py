@@ -544,6 +544,16 @@ def test_what_cannot_be_erased_from_is_refused_by_name(made, said):
         pe.from_pymc(model, xr.DataTree.from_dict({"posterior": xr.Dataset(posterior)}))
 
 
+@pytest.mark.parametrize("made", [subsampled, subsampled_unscaled], ids=lambda made: made.__name__)
+@pytest.mark.filterwarnings("ignore:total_size not provided")
+def test_mini_batches_are_refused_by_name_beside_all_observed_values(made):
+    """PyMC may store all values as observed, or those of one batch: their shape is not what is wrong."""
+    idata = {"posterior": xr.Dataset({"mu": (["chain", "draw"], np.zeros((1, 4)))})}
+    idata["observed_data"] = xr.Dataset({"y": ("y_dim_0", Y)})
+    with pytest.raises(UnsupportedModelError, match=r"(?i)mini-?batch.*\n.*pass the model of all rows"):
+        pe.from_pymc(made(), xr.DataTree.from_dict(idata))
+
+
 def test_rows_that_look_at_each_other_are_refused_by_name():
     with pm.Model() as model:
         x = pm.Data("x", X)

@@ -72,7 +72,7 @@ from posterase.progress import shown
 from posterase.removal import Removal
 from posterase.rows import table_of
 from posterase.sampling.effective_draws import effective_draws
-from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes
+from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes, stuck_chains
 from posterase.stored_likelihoods import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.streams import raises_read_errors
 from posterase.version import __version__
@@ -102,6 +102,7 @@ UNIDENTIFIED = (
 )
 FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws of some parameter"
 DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parameter"
+SAMPLE_AGAIN = "Keep the chains that moved, or sample again from other starting points."
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
 
 Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
@@ -514,9 +515,13 @@ def _doubts(draws: Draws, agreement: dict[str, ChainAgreement], policy: Policy, 
     rhat = {name: each.worst_above(MOST_INPUT_RHAT, SURE_INPUT_RHAT) for name, each in agreement.items()}
     worst = max(rhat, key=lambda name: rhat[name], default="")
     if worst and rhat[worst]:
-        modes = different_modes(draws)
-        said = modes or f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
-        found.append(Objection("modes" if modes else "chains", said, RELABEL if modes else "Run them on."))
+        if stuck := stuck_chains(draws):
+            found.append(Objection("chains", stuck, SAMPLE_AGAIN))
+        elif modes := different_modes(draws):
+            found.append(Objection("modes", modes, RELABEL))
+        else:
+            said = f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
+            found.append(Objection("chains", said, "Run them on."))
     if spent > policy.budget:
         said = f"earlier erasures have spent {spent:.2f} of a budget of {policy.budget:g}: a refit is demanded"
         found.append(Objection("budget", said, ""))
@@ -652,7 +657,7 @@ def _verdict(
         public = "; ".join(doubt.public for doubt in doubts)
         return Verdict(False, "refused", "", "; ".join(d.reason for d in doubts), advice, public_reason=public)
     notes = tuple(doubt.public for doubt in doubts)
-    modes = different_modes(draws)
+    modes = "" if stuck_chains(draws) else different_modes(draws)
     notes = notes if not modes or PUBLIC_CAUSES["modes"] in notes else (*notes, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence

@@ -196,6 +196,7 @@ CASES = [
         group=np.array([2, 5]),
         n_rows=8,
         sampler={"target_accept_prob": 0.95},
+        fast=True,
     ),
     Case(
         "numpyro-counties",

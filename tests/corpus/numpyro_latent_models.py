@@ -186,7 +186,6 @@ CASES = [
         row=4,
         group=np.arange(90, 99),
         n_rows=180,
-        fast=True,
     ),
     Case(
         "numpyro-capture-recapture",

@@ -262,5 +262,6 @@ CASES = [
         draws=100,
         refusal="make the function a parameter, with one likelihood per row",
         instead="numpyro-latent-process",
+        fast=True,
     ),
 ]

@@ -171,7 +171,6 @@ CASES = [
         row=3,
         group=np.arange(30, 35),
         n_rows=80,
-        fast=True,
     ),
     Case(
         "numpyro-ordinal",

@@ -29,11 +29,11 @@ two requests: to erase one row, and to erase a group of rows (a county, a person
 `pe.erase(model, draws, rows)` with the default policy.
 
 An answer is right if no parameter, and no quantity that the model computes, differs from a long run on the kept data by
-more than {STANDARD_ERRORS} standard errors *and* more than {MEAN_SHIFT} standard deviations in its mean or
-{SPREAD_RATIO - 1:.0%} in its standard deviation. The long runs are made by the library itself, without posterase. A
-refusal is right if the corpus expects it and its message names something that works; the table names the model of the
-corpus that shows it. Mini-batches and subsampled plates have no posterior of their rows to erase from: a refusal is the
-only right outcome, and they do not count as requests that could be answered.
+more than {STANDARD_ERRORS} standard errors *and* more than {MEAN_SHIFT} standard deviations in its mean, or more than
+{STANDARD_ERRORS} standard errors *and* {SPREAD_RATIO - 1:.0%} in its standard deviation. The long runs are made by the
+library itself, without posterase. A refusal is right if the corpus expects it and its message names something that
+works; the table names the model of the corpus that shows it. Mini-batches and subsampled plates have no posterior of
+their rows to erase from: a refusal is the only right outcome, and they do not count as requests that could be answered.
 
 Seconds are those of the request in a process that has fitted the model and done nothing else; the first request
 includes most of the compilation. Run it again with `python -m tests.corpus run`, one model with
@@ -103,10 +103,11 @@ def _table(name: str, results: Results) -> str:
         lines.append(_line([short, case.shows.rstrip("."), *shown]))
         for request, outcome in result.outcomes.items():
             if outcome.status != "right":
-                text = " ".join(outcome.detail.strip().splitlines()[-1 if outcome.status == "traceback" else 0 :][:4])
+                said = outcome.detail.strip().splitlines()
+                text = " ".join(" ".join(said[-1:] if outcome.status == "traceback" else said).split())
                 refusals.setdefault((short, outcome.status, text), []).append(REQUESTS[request])
     notes = [
-        f"- **{short}**, {' and '.join(requests)}: {status}. {escape(text)}"
+        f"- **{short}**, {' and '.join(requests)}: {status}. {escape(text, quote=False)}"
         for (short, status, text), requests in refusals.items()
     ]
     return "\n".join([*lines, *([""] if notes else []), *notes])

@@ -255,7 +255,6 @@ CASES = [
         group=np.arange(70, 80),
         n_rows=120,
         emptied=7,
-        fast=True,
     ),
     Case(
         "pymc-varying-slopes", "pymc", varying_slopes, _slopes(), row=14, group=np.arange(24, 36), n_rows=120, emptied=2

@@ -272,8 +272,8 @@ CASES = [
         row=3,
         group=np.arange(10, 18),
         n_rows=80,
-        fast=True,
         reference_draws=3000,
+        fast=True,
     ),
     Case(
         "pymc-robust", "pymc", robust, _robust(), row=7, group=np.array([7, 31, 2, 40]), n_rows=60, reference_draws=3000
@@ -287,6 +287,7 @@ CASES = [
         group=np.arange(30, 45),
         n_rows=150,
         reference_draws=3000,
+        fast=True,
     ),
     Case(
         "pymc-poisson-exposure",
@@ -297,6 +298,7 @@ CASES = [
         group=np.arange(50, 60),
         n_rows=90,
         reference_draws=3000,
+        fast=True,
     ),
     Case(
         "pymc-negative-binomial",

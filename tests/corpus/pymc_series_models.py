@@ -330,5 +330,6 @@ CASES = [
             "nuts": {"max_treedepth": 4},
         },
         draws=20,
+        fast=True,
     ),
 ]

@@ -284,6 +284,7 @@ def check_variables(model: Any) -> None:
                 "scaled, or by simulation.",
                 "pass the model of all rows with an exact density; its posterior is the one that was aimed at.",
             )
+    _check_no_chance([model.rvs_to_values[each] for each in dict.fromkeys(model.observed_RVs)])
     if not model.free_RVs:
         raise UnsupportedModelError("the model has no parameters.", "pass the model that the draws were sampled from.")
 

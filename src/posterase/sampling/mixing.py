@@ -1,4 +1,4 @@
-"""How well chains mixed: R̂, effective sample sizes, and chains that sit in different modes, by name.
+"""How well chains mixed: R̂, effective sample sizes, chains that are stuck, or sit in different modes.
 
 References
 ----------
@@ -134,6 +134,22 @@ def normal_scores(values: Float[np.ndarray, "element n"]) -> Float[np.ndarray, "
     shared = special.ndtri((ranks - 3 / 8) / (n + 1 / 4))
     np.put_along_axis(scores, order, np.repeat(shared, lengths).reshape(values.shape), 1)
     return scores
+
+
+def stuck_chains(draws: Draws) -> str:
+    """What to say where chains never moved, while others did; else nothing.
+
+    NUTS leaves such chains where all proposals diverge, from a starting point far out say.
+    """
+    moved = np.zeros(draws.n_chains, bool)
+    for leaf in jax.tree.leaves(draws.params):
+        values = np.asarray(leaf)
+        moved |= (values != values[:, :1]).reshape(draws.n_chains, -1).any(axis=1)
+    stuck = ", ".join(map(str, np.flatnonzero(~moved)))
+    if not stuck or not moved.any():
+        return ""
+    chains = f"chain {stuck}" if (~moved).sum() == 1 else f"each of the chains {stuck}"
+    return f"the draws of {chains} are all the same: the sampler was stuck"
 
 
 def different_modes(draws: Draws) -> str:
