@@ -29,7 +29,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
 
 from posterase import devices
-from posterase.assess.divergence import moved_jeffreys
 from posterase.checks import is_a, once
 from posterase.column_checks import lagged
 from posterase.compilation import programs_kept
@@ -638,6 +637,10 @@ class _Climb(NamedTuple):
 def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     """Of the rung's draws as they are moved, before weights."""
     log_weights_at, moved = erased.evidence.log_weights_at, erased.evidence.moved
+    if not refits:
+        return None
+    from posterase.assess.divergence import moved_jeffreys  # imports scipy.stats, which takes a second
+
     return (
         None if not refits or log_weights_at is None or moved is None else moved_jeffreys(log_weights_at, moved, refits)
     )

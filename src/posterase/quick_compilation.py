@@ -46,6 +46,10 @@ def quick_jit(options: tuple[Option, ...] = FEW) -> Callable[[F], F]:
         def call(*args: Any, **kwargs: Any) -> Any:
             return compiled(jax.default_backend() == "cpu")(*args, **kwargs)
 
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            return compiled(jax.default_backend() == "cpu").lower(*args, **kwargs)
+
+        call.lower = lower  # type: ignore[attr-defined]
         return call  # type: ignore[return-value]
 
     return decorate

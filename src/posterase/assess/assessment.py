@@ -30,7 +30,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
-from scipy.stats import ttest_ind
 
 from posterase import devices
 from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
@@ -457,6 +456,8 @@ def _knowledge_removal(work: Comparison) -> Found:
     among = np.mean([of(a, [b]) for a, b in combinations(refits, 2)], axis=0)
     origin, erased, floor = (mean_of(each) for each in (by_run["origin"], by_run["erased"], among))
     # A handful of runs: Welch's t, not a normal.
+    from scipy.stats import ttest_ind  # takes a second to import
+
     before, after = (float(ttest_ind(each, among, equal_var=False).pvalue) for each in by_run.values())
     note = f"{len(among)} runs of {n} draws, paired"
     doubt = warning_for(d, n, floor)

@@ -25,7 +25,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key, PyTree
-from scipy.stats import kstest
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
@@ -139,6 +138,8 @@ def calibrate(
             draws = sample(keys[4], simulated)
             ranks.append(_rank(truth, eraser(keys[5], simulated, draws, removal).draws))
     together = {name: np.stack([each[name] for each in ranks]) for name in ranks[0]}
+    from scipy.stats import kstest  # takes a second to import
+
     tests = {
         name: [float(kstest(column, "uniform").pvalue) for column in values.T] for name, values in together.items()
     }

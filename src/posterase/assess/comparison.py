@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 from posterase.assess.membership import member_share
 from posterase.assess.predictive import check_probabilities, most_predicted, outputs
@@ -446,7 +446,7 @@ def two_sided(value: float, target: float, errors: list[tuple[float, float]]) ->
     freedom = (
         variance**2 / sum(error**4 / df for error, df in errors) if min(df for _, df in errors) < np.inf else np.inf
     )
-    return float(2 * student.sf(gap / np.sqrt(variance), freedom))
+    return float(2 * stdtr(freedom, -gap / np.sqrt(variance)))
 
 
 def average(found: list[Compared]) -> Estimate:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 from posterase.assess.samples import Sample, sampled
 from posterase.draws import Draws
@@ -104,4 +104,4 @@ def _root_mean_square(values: Float[np.ndarray, " k"]) -> float:
 
 
 def _worst(scores: Float[np.ndarray, " k"], freedom: float) -> float:
-    return float(min(1.0, 2 * student.sf(np.abs(scores).max(), freedom) * len(scores)))
+    return float(min(1.0, 2 * stdtr(freedom, -np.abs(scores).max()) * len(scores)))

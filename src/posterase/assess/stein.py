@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
-from scipy.stats import pearson3
 
 from posterase.checks import numbers
 from posterase.devices import map_draws
@@ -174,6 +173,8 @@ def _tail(null: Float[np.ndarray, " b"], value: float) -> float:
     if not spread > 0:
         return 1.0
     asymmetry = np.mean(((null - centre) / spread) ** 3)
+    from scipy.stats import pearson3  # takes a second to import
+
     return float(min(pearson3.sf((value - centre) / spread, max(asymmetry, 0.0)), COUNTED / len(null)))
 
 

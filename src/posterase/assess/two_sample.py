@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from posterase.compilation import programs_kept
 from posterase.draws import Draws, systematic
@@ -110,7 +110,7 @@ def tell_apart(key: Key[Array, ""] | int, one: Float[np.ndarray, "n d"], other: 
     halves = np.swapaxes(features, 0, 1).reshape(2, n, -1), np.swapaxes(labels, 0, 1).reshape(2, n)
     accuracy = float(_accuracy(*(jnp.asarray(each) for each in halves)))
     error = 0.5 / np.sqrt(2 * n)
-    return TwoSample(accuracy, float(error), float(norm.sf((accuracy - 0.5) / error)))
+    return TwoSample(accuracy, float(error), float(ndtr((0.5 - accuracy) / error)))
 
 
 @jax.jit

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy import special, stats
+from scipy import special
 
 TAIL, FAR_TAIL = 0.05, 0.01
 
@@ -95,7 +95,7 @@ def find_drift(
     n = len(before)
     moving = np.flatnonzero((np.ptp(before, axis=0) > 0) | (np.ptp(after, axis=0) > 0))
     pieces = len(np.unique(groups))
-    limit = float(stats.t.isf(false_alarms / (2 * max(len(FUNCTIONS) * len(moving), 1)), max(pieces - 1, 1)))
+    limit = float(-special.stdtrit(max(pieces - 1, 1), false_alarms / (2 * max(len(FUNCTIONS) * len(moving), 1))))
     worst = Drift(0, FUNCTIONS[0], 0.0, limit, 0.0, 0)
     for part in np.array_split(moving, max(1, n * len(moving) // COLUMNS_AT_ONCE)):
         values = _functions(before[:, part], after[:, part])  # (function, 2, n, column)
@@ -151,7 +151,13 @@ def _functions(before: Float[np.ndarray, "n k"], after: Float[np.ndarray, "n k"]
 
 def _ranks(values: Float[np.ndarray, "m k"]) -> Float[np.ndarray, "m k"]:
     """Ranks in each column, as shares strictly between 0 and 1; equal values share their mean rank."""
-    return (stats.rankdata(values, axis=0) - 0.5) / len(values)
+    return (np.apply_along_axis(_mean_ranks, 0, values) - 0.5) / len(values)
+
+
+def _mean_ranks(values: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+    """Ranks from 1, the mean of them where values are equal. (Importing scipy.stats for it would take a second.)"""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
 def _sum_by_group(values: Float[np.ndarray, "f n k"], groups: Int[np.ndarray, " n"]) -> Float[np.ndarray, "f b k"]:

@@ -26,7 +26,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float, Int, PyTree
-from scipy import stats
+from scipy import special
 
 from posterase.errors import DataChangedError
 from posterase.log_densities import LogDensity
@@ -182,7 +182,7 @@ def _drift(
     if accepted.mean() < ENOUGH_ACCEPTED:  # too rough for trajectories, which says nothing of the draws
         return ""
     mean, error = _mean(accepted[:, None] * (_statistics(after) - _statistics(before)), groups)
-    limit = stats.t.isf(FALSE_ALARMS / (2 * len(mean)), df=max(len(np.unique(groups)) - 1, 1))
+    limit = -special.stdtrit(max(len(np.unique(groups)) - 1, 1), FALSE_ALARMS / (2 * len(mean)))
     least = np.repeat([DRIFT, SPREAD_DRIFT], before.shape[1])
     real = (np.abs(mean) > limit * error) & (np.abs(mean) > least)
     if not real.any():

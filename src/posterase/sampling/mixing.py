@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 from jaxtyping import Float
-from scipy import special, stats
+from scipy import special
 from scipy.optimize import linear_sum_assignment
 
 from posterase.draws import Draws
@@ -110,7 +110,7 @@ def _rhat(
     batches = math.isqrt(length)
     means = scores[..., : length // batches * batches].reshape(*scores.shape[:2], batches, -1).mean(axis=-1)
     error = (means.var(axis=-1, ddof=1) / batches).mean(axis=-1)  # squared, of a half's mean
-    apart = error * stats.f.ppf(1 - FALSE_ALARMS / (2 * elements), halves - 1, halves * (batches - 1))
+    apart = error * special.fdtri(halves - 1, halves * (batches - 1), 1 - FALSE_ALARMS / (2 * elements))
     within = scores.var(axis=-1, ddof=1).mean(axis=-1)
     between = scores.mean(axis=-1).var(axis=-1, ddof=1)
     changes = within > 0
