@@ -3,12 +3,15 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import binom
 
 import posterase as pe
 from posterase.errors import DataChangedError
 from posterase.log_densities import LogDensity
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.input_checks import FALSE_ALARMS, check_draws, compute_scores
+from posterase.numerics.weights import blocks, independent_groups
+from posterase.sampling.effective_draws import effective_draws
 
 N, D = 100, 5
 RNG = np.random.default_rng(0)
@@ -30,11 +33,14 @@ def exact_draws(rng=RNG):
     return rng.multivariate_normal(MEAN, COVARIANCE, (4, 500))
 
 
-def check(model, **values):
+def check(model, groups=None, **values):
     draws = pe.Draws(values)
     thetas, like = unconstrained(model, draws)
     density = LogDensity(model)
-    check_draws(density, thetas, like, compute_scores(density, thetas, like, draws.n_chains), draws.n_chains)
+    scores = compute_scores(density, thetas, like, draws.n_chains)
+    if groups is None:
+        groups = independent_groups(draws, min(effective_draws(draws).values()))
+    check_draws(density, thetas, like, scores, draws.n_chains, groups)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +58,24 @@ def check(model, **values):
 def test_other_data_and_other_models_are_refused(model, values, message):
     with pytest.raises(DataChangedError, match=message):
         check(model, beta=values)
+
+
+@pytest.mark.statistical
+def test_short_chains_that_remember_are_not_refused():
+    """Effective draws are few there. The twin takes short blocks of the chains for independent."""
+    refused = {"pieces": 0, "blocks": 0}
+    model, root, memory = regression(), np.linalg.cholesky(COVARIANCE), 0.9
+    for seed in range(60):
+        noise = np.random.default_rng(seed).normal(size=(1, 200, D))
+        for i in range(1, 200):
+            noise[:, i] = memory * noise[:, i - 1] + np.sqrt(1 - memory**2) * noise[:, i]
+        for name, groups in (("pieces", None), ("blocks", blocks(1, 200))):
+            try:
+                check(model, groups, beta=MEAN + noise @ root.T)
+            except DataChangedError:
+                refused[name] += 1
+    assert refused["pieces"] <= binom.isf(1e-5, 60, FALSE_ALARMS)
+    assert refused["blocks"] > binom.isf(1e-5, 60, FALSE_ALARMS)
 
 
 def test_erase_refuses_data_that_are_not_those_of_the_fit():

@@ -53,7 +53,7 @@ from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
-from posterase.numerics.weights import Estimate, base_weights, parameter_ess
+from posterase.numerics.weights import Estimate, base_weights, independent_groups, parameter_ess
 from posterase.origins import ORIGINS
 from posterase.output import Output, Request, make_output
 from posterase.policy import (
@@ -426,7 +426,8 @@ def erase(
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
         if not doubts:  # chains that disagree have a cause of their own
-            check_draws(full, thetas, like, scores, draws.n_chains)
+            groups = independent_groups(draws, min(effective_draws(draws).values()))
+            check_draws(full, thetas, like, scores, draws.n_chains, groups)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
     if doubts:

@@ -32,7 +32,7 @@ from posterase.errors import DataChangedError
 from posterase.log_densities import LogDensity
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate_at
-from posterase.numerics.weights import blocks, first_half, variance_of_mean
+from posterase.numerics.weights import first_half, variance_of_mean
 from posterase.parameters import parameter_names
 
 LOOKED_AT, FEWEST_LOOKED_AT = 256, 32
@@ -98,13 +98,21 @@ def _spaced(thetas: Float[np.ndarray, "n d"], chains: int, count: int) -> Int[np
 
 
 def check_draws(
-    density: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree, scores: Scores, chains: int
+    density: LogDensity,
+    thetas: Float[np.ndarray, "n d"],
+    like: PyTree,
+    scores: Scores,
+    chains: int,
+    groups: Int[np.ndarray, " n"],
 ) -> None:
-    """Refuse draws that drift when they are moved along the density which they are said to be of."""
+    """Refuse draws that drift when they are moved along the density which they are said to be of.
+
+    Draws of one group may depend on each other: groups are pieces of chains longer than the chains remember.
+    """
     if len(scores.places) < FEWEST_LOOKED_AT or thetas.shape[1] > MOST_PARAMETERS:
         return
     length = len(thetas) // chains
-    scale, groups = _Scale.of(thetas[first_half(chains, length)]), blocks(chains, length)
+    scale = _Scale.of(thetas[first_half(chains, length)])
     if not _are_suspicious(scale, scale.whiten(thetas[scores.places]), scores.values, groups[scores.places]):
         return
     places = _spaced(thetas, chains, min(len(thetas) // 2, MOVED * len(scores.places)))
