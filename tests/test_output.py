@@ -427,6 +427,18 @@ def test_draws_that_cannot_be_moved_are_not_returned(monkeypatch):
         assert "could not be moved" in result.verdict.reason
 
 
+def test_methods_that_would_cost_more_than_a_refit_are_not_tried(monkeypatch):
+    monkeypatch.setattr(refresh, "MOST_CORRELATION", 1e-6)  # moves go on until they have cost as much as a refit
+    oracle, rows, source, _ = request("regression", 0)
+    stopped = pe.erase(MODELS[id(oracle)], source, rows)
+    assert [rung.name for rung in stopped.rungs] == ["Reweight", "Transport"]
+    assert stopped.rungs[0].cost.gradients > 10 * stopped.rungs[1].cost.evaluations
+    assert "Transport: not tried, since the methods before it have cost as much" in stopped.verdict.reason
+    assert "could not be moved" in stopped.verdict.reason
+    refitted = pe.erase(MODELS[id(oracle)], source, rows, policy=pe.Policy(refit=True))
+    assert refitted.verdict.rung == "Refit"
+
+
 def test_a_request_says_what_happened_to_its_draws():
     oracle, rows, source, _ = request("regression", 0)
     policy = pe.Policy(refit=True)
@@ -522,7 +534,7 @@ def run(model, draws, seed=0):
     """All draws moved."""
     thetas, like = halves(draws, model)
     every = np.tile(np.arange(thetas.shape[1]), (2, 1))
-    plan = refresh.Plan(every, np.inf)
+    plan = refresh.Plan(every, every.shape[1], np.inf)
     return thetas, refresh.refresh(
         np.random.default_rng(seed),
         LogDensity(model),

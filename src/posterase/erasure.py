@@ -49,7 +49,7 @@ from posterase.errors import (
 from posterase.keys import fresh_key, key_from
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
-from posterase.numerics.cost import Cost
+from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
@@ -90,6 +90,8 @@ SURE_INPUT_RHAT = 1.1
 
 FEWEST_DRAWS = 20
 
+NO_COST = Cost()
+
 OUTPUT = 2**31 - 1
 """What a method's key is folded with for the moves of its output."""
 
@@ -103,6 +105,8 @@ FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws 
 DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parameter"
 SAMPLE_AGAIN = "Keep the chains that moved, or sample again from other starting points."
 RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
+
+TOO_EXPENSIVE = Objection("cost", PUBLIC_CAUSES["cost"], "")
 
 Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
 """Rows as people name them: `erase` says how."""
@@ -123,6 +127,8 @@ class Rung:
     seconds: float
     output: Output | None = None
     """The draws that may leave memory, where it was accepted."""
+    moves: Cost = NO_COST
+    """What the moves of its output took, whether or not they were accepted."""
     jeffreys: Estimate | None = None
     """KL both ways between the rung's draws, before their weights, and the refit's; where refit draws were given."""
 
@@ -136,8 +142,7 @@ class Rung:
     @property
     def cost(self) -> Cost:
         """Of the method and of the moves of its output."""
-        own = Cost() if self.evidence is None else self.evidence.cost
-        return own if self.output is None else own.plus(self.output.cost)
+        return self.moves if self.evidence is None else self.moves.plus(self.evidence.cost)
 
     def at_home(self) -> Rung:
         """The same, its draws as plain arrays that no mesh of devices holds."""
@@ -175,7 +180,7 @@ class Rung:
             **figures,
             "jeffreys": plain(self.jeffreys),
             "correlation": None if self.output is None else plain(self.output.correlation),
-            "output_gradients": None if self.output is None else plain(self.output.cost.gradients),
+            "output_gradients": None if self.output is None else plain(self.moves.gradients),
             "seconds": self.seconds,
         }
 
@@ -441,8 +446,13 @@ def erase(
             spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
         )
         for number, eraser in enumerate(climbed):
+            if not eraser.samples_anew and has_cost_a_refit(tried, draws):
+                if TOO_EXPENSIVE not in tried[-1].objections:
+                    tried.append(Rung(type(eraser).__name__, None, [TOO_EXPENSIVE], 0.0))
+                continue
             report(type(eraser).__name__, number)
-            tried.append(climb.take(jax.random.fold_in(typed, number), eraser, tried[-1] if tried else None))
+            before = next((rung for rung in reversed(tried) if TOO_EXPENSIVE not in rung.objections), None)
+            tried.append(climb.take(jax.random.fold_in(typed, number), eraser, before))
             if not tried[-1].objections:
                 break
     tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
@@ -554,6 +564,11 @@ def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel
     return chosen
 
 
+def has_cost_a_refit(tried: list[Rung], draws: Draws) -> bool:
+    """Whether as many evaluations as a refit takes have gone into methods that were not accepted."""
+    return sum(rung.cost.evaluations for rung in tried) > least_refit_gradients(draws.n_chains, draws.n_draws)
+
+
 class _Climb(NamedTuple):
     """What every rung of one erasure is given, and held against."""
 
@@ -575,9 +590,9 @@ class _Climb(NamedTuple):
             objection = Objection("error", error.problem, error.advice)
             return Rung(name, None, [objection], time.perf_counter() - started)
         objections = self.policy.objections(erased.evidence) or self._improper(erased.draws)
-        output = None
+        output, moves = None, Cost()
         if not objections:
-            output, objections = self._output(key, eraser, erased)
+            output, objections, moves = self._output(key, eraser, erased)
         if output is not None and output.is_repaired:  # weights did not know of what the moves have mended
             erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
             objections = self.policy.objections(erased.evidence)
@@ -585,7 +600,7 @@ class _Climb(NamedTuple):
             objections = objections or self._too_much(self.policy.spends(erased.evidence, output.missed))
         seconds = time.perf_counter() - started
         output = None if objections else output
-        return Rung(name, erased, objections, seconds, output, _jeffreys(erased, self.refits))
+        return Rung(name, erased, objections, seconds, output, moves, _jeffreys(erased, self.refits))
 
     def _too_much(self, more: float) -> list[Objection]:
         """Whether the budget of repeated erasures is spent with this one."""
@@ -600,17 +615,19 @@ class _Climb(NamedTuple):
             )
         return [Objection("budget", said, ADD if self.policy.refit else "")]
 
-    def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> tuple[Output | None, list[Objection]]:
-        """Draws that may leave memory; or what speaks against them."""
+    def _output(
+        self, key: Key[Array, ""], eraser: Eraser, erased: Erased
+    ) -> tuple[Output | None, list[Objection], Cost]:
+        """Draws that may leave memory, or what speaks against them; and what their moves took."""
         request = Request(self.model, self.kept, self.removal, self.policy)
         try:
-            made = make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request)
+            made, moves = make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request)
         except (NonFiniteResultError, DivergedError) as error:
-            return None, [Objection("error", error.problem, error.advice)]
+            return None, [Objection("error", error.problem, error.advice)], Cost()
         if isinstance(made, Objection):
-            return None, [made]
+            return None, [made], moves
         few = [] if eraser.samples_anew else self.policy.too_few(made.ess)
-        return (None, few) if few else (made, [])
+        return (None, few, moves) if few else (made, [], moves)
 
     def _improper(self, erased: Draws) -> list[Objection]:
         if isinstance(self.kept, StoredLikelihoods):
@@ -703,9 +720,10 @@ def _verdict(
 def _refusal(tried: list[Rung], had: Mapping[str, float], policy: Policy, modes: str, way_out: str) -> Verdict:
     """Why nothing passed, and what to do about it."""
     last = tried[-1]
-    reason = f"{last.name}: {last.objections[0].reason}"
+    named = tried[-2:] if TOO_EXPENSIVE in last.objections else tried[-1:]
+    reason = "; ".join(f"{rung.name}: {rung.objections[0].reason}" for rung in named)
     worst = min(had, key=lambda name: had[name])
-    public = f"{last.name}: {last.objections[0].public}"
+    public = "; ".join(f"{rung.name}: {rung.objections[0].public}" for rung in named)
     advice = []
     if modes:
         reason = modes if modes in reason else f"{modes}; {reason}"

@@ -29,7 +29,7 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
-from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, REFIT_LEAPFROGS, Cost, refit_transitions
+from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
@@ -46,7 +46,7 @@ SHARES = tuple(eighths / 8 * 0.5**power for power in range(12) for eighths in (8
 MOST_OF_A_REFIT = 0.25
 """What moves may be predicted to cost, as a share of a refit: so many draws are moved."""
 
-GIVEN_UP_AT = 2.0
+GIVEN_UP_AT = 1.0
 """No more moves are begun past this share of a refit: they had to repair draws, or forget slowly."""
 
 SPARE = 1.5
@@ -81,7 +81,6 @@ class Output:
     """The model of the kept rows, ready for the next request."""
     origin: Origin
     ess: dict[str, float]
-    cost: Cost = dataclasses.field(default_factory=Cost)
     correlation: float | None = None
     """The largest correlation with the ancestors that is left, where draws were moved."""
     verification: Verification | None = None
@@ -108,40 +107,42 @@ class Request(NamedTuple):
     policy: Policy
 
 
-def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Request) -> Output | Objection:
-    """Draws that may leave memory, from what a method returned; or why there are none."""
+def make_output(
+    key: Key[Array, ""], method: Eraser, erased: Erased, request: Request
+) -> tuple[Output | Objection, Cost]:
+    """Draws that may leave memory, from what a method returned, or why there are none; and what their moves took."""
     if method.samples_anew and erased.draws.log_weights is None:
-        return Output(erased.draws, request.kept, method.origin, erased.evidence.ess)
+        return Output(erased.draws, request.kept, method.origin, erased.evidence.ess), Cost()
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     if isinstance(request.model, StoredLikelihoods):
-        return _because(_subset(random, method, erased, request), erased.draws, NO_DENSITY)
+        return _because(_subset(random, method, erased, request), erased.draws, NO_DENSITY), Cost()
     if sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(erased.draws.params)) > MOST_PARAMETERS:
-        return Objection("not verified", f"moves do not verify more than {MOST_PARAMETERS:,} parameters", NETWORKS)
+        reason = f"moves do not verify more than {MOST_PARAMETERS:,} parameters"
+        return Objection("not verified", reason, NETWORKS), Cost()
     return _moved(random, erased, request)
 
 
-def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Output | Objection:
-    """The draws resampled, moved and verified; or what speaks against them."""
+def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tuple[Output | Objection, Cost]:
+    """The draws resampled, moved and verified, or what speaks against them; and what this took."""
     draws, least = erased.draws, max(request.policy.least_ess, FEWEST)
     dear = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
     if ancestors is None:
-        return Objection("no output", NOT_MOVED, "")
+        return Objection("no output", NOT_MOVED, ""), Cost()
     groups = _pieces(draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
     if dear:
         counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]
-    plans: list[Plan] = []
+    fewest = min(counts, default=chains * length)
 
     def choose(pace: Pace) -> Plan:
-        refit = _refit_gradients(draws, pace)
+        refit = least_refit_gradients(chains, length, pace.steps, is_hard=pace.sweeps > 1)
         affordable = [count for count in counts if count * pace.gradients_per_draw <= MOST_OF_A_REFIT * refit]
-        count = max(affordable) if affordable else min(counts, default=chains * length)
+        count = max(affordable, default=fewest)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
-        plans.append(Plan(np.stack([places, places]), GIVEN_UP_AT * refit))
-        return plans[0]
+        return Plan(np.stack([places, places]), -(-fewest // 2), GIVEN_UP_AT * refit)
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.
@@ -152,17 +153,19 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Out
     moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at)
     objection = _objection(moved, like)
     if objection is not None:
-        return objection
-    places = ancestors[np.arange(2)[:, None], plans[0].places]
+        return objection, moved.cost
+    places = ancestors[np.arange(2)[:, None], moved.places]
     order = np.argsort(places, axis=None, kind="stable")
     shape = chains, min(len(order) // chains, length)
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    output = Output(
-        fresh, request.kept, "moved", effective_draws(fresh), moved.cost, moved.correlation, moved.verification
+    output: Output | Objection = Output(
+        fresh, request.kept, "moved", effective_draws(fresh), moved.correlation, moved.verification
     )
-    return output if shape[1] == length else _because(output, draws, FEW_ARE_ENOUGH if dear else NOT_ALL)
+    if shape[1] < length:
+        output = _because(output, draws, FEW_ARE_ENOUGH if dear else NOT_ALL)
+    return output, moved.cost
 
 
 def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
@@ -185,12 +188,6 @@ def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
     if not moved.forgot or not np.isfinite(moved.thetas).all():
         return Objection("no output", NOT_MOVED, "")
     return None
-
-
-def _refit_gradients(draws: Draws, pace: Pace) -> float:
-    """What a refit by NUTS takes at least."""
-    leapfrogs = (REFIT_LEAPFROGS if pace.sweeps == 1 else HARD_REFIT_LEAPFROGS) * max(pace.steps, 3)
-    return refit_transitions(draws.n_chains, draws.n_draws) * leapfrogs
 
 
 def _pieces(draws: Draws) -> Int[np.ndarray, " n"]:

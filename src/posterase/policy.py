@@ -40,6 +40,7 @@ Cause = Literal[
     "no output",
     "drift",
     "not verified",
+    "cost",
 ]
 """What speaks against a result."""
 
@@ -59,6 +60,7 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "no output": "the draws could not be made independent of the old ones",
     "drift": "moved along the kept posterior, the draws drift: they were not draws of it",
     "not verified": "the draws could not be verified against the kept posterior",
+    "cost": "not tried, since the methods before it have cost as much as a refit",
 }
 """The same in words that do not depend on the values of the removed rows."""
 

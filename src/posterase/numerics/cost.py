@@ -13,6 +13,9 @@ REFIT_LEAPFROGS, HARD_REFIT_LEAPFROGS = 2.2, 4.4
 one such trajectory does not forget the start. Measured: 6.6 for 3 on a logistic regression; 19 for 4 and 25 for 3.5 on
 hierarchies, centred and not."""
 
+FEWEST_STEPS = 3.0
+"""NUTS takes a trajectory of length π/2 in at least so many leapfrog steps."""
+
 
 def refit_chains(chains: int, draws: int) -> int:
     """In how many chains draws of this shape are refitted."""
@@ -22,6 +25,12 @@ def refit_chains(chains: int, draws: int) -> int:
 def refit_transitions(chains: int, draws: int) -> int:
     """How many transitions of NUTS a refit takes, with its warm-up, that returns draws of this shape."""
     return chains * draws + refit_chains(chains, draws) * REFIT_WARMUP
+
+
+def least_refit_gradients(chains: int, draws: int, steps: float = FEWEST_STEPS, *, is_hard: bool = False) -> float:
+    """The fewest gradients that a refit by NUTS takes, given the steps of a trajectory of length π/2."""
+    leapfrogs = (HARD_REFIT_LEAPFROGS if is_hard else REFIT_LEAPFROGS) * max(steps, FEWEST_STEPS)
+    return refit_transitions(chains, draws) * leapfrogs
 
 
 class Cost(NamedTuple):

@@ -61,6 +61,8 @@ class Plan(NamedTuple):
 
     places: Int[np.ndarray, "2 count"]
     """Of each half."""
+    fewest: int
+    """So many of each half are enough: those that are moved on if the draws drift."""
     most_gradients: float
     """No sweep is begun once moves have taken more than this."""
 
@@ -110,6 +112,8 @@ class Refreshed(NamedTuple):
     """Draws after their moves."""
 
     thetas: Float[np.ndarray, "2 count d"]
+    places: Int[np.ndarray, "2 count"]
+    """Which draws they were, in each half."""
     correlation: float
     """The largest, over parameters and whatever else was asked for, with the values before the moves."""
     unmoved: int
@@ -185,16 +189,16 @@ def _refresh(
 ) -> Refreshed:
     tuned = kernels.tune(random)
     if tuned is None:
-        return Refreshed(kernels.thetas, 1.0, kernels.thetas[..., 0].size, kernels.cost)
+        everywhere = np.tile(np.arange(kernels.thetas.shape[1]), (2, 1))
+        return Refreshed(kernels.thetas, everywhere, 1.0, everywhere.size, kernels.cost)
     plan = choose(Pace.of(tuned))
-    run = _Run(random, kernels, tuned, plan, watched)
-    count = plan.places.shape[1]
+    run = _Run(random, kernels, tuned, plan, groups, watched)
     if not run.is_finite():  # the density or its gradient is no number there
-        return Refreshed(run.starts, 1.0, 2 * count, kernels.cost)
-    pieces = groups[np.arange(2)[:, None], plan.places].ravel()
-    verification = _verify(run, pieces, max(MISSED_SD, MISSED_ERRORS / math.sqrt(2 * count)), plan.most_gradients)
+        return Refreshed(run.starts, plan.places, 1.0, plan.places.size, kernels.cost)
+    verification = _verify(run, plan)
     return Refreshed(
         thetas=run.thetas(),
+        places=run.places,
         correlation=run.correlation(),
         unmoved=int((~run.moved).sum()),
         cost=kernels.cost,
@@ -204,18 +208,19 @@ def _refresh(
     )
 
 
-def _verify(run: _Run, groups: Int[np.ndarray, " n"], most_missed: float, most_gradients: float) -> Verification:
+def _verify(run: _Run, plan: Plan) -> Verification:
     """Move draws until they have forgotten and do not drift, or until it takes too much."""
     since, drifts, least_sweeps = run.origin, 0, 1
     for look in range(1, MOST_LOOKS + 1):
         sweeps = run.mix(least_sweeps)
-        drift = find_drift(since, run.columns(), groups, FALSE_ALARMS / (MOST_METHODS * MOST_LOOKS))
+        drift = find_drift(since, run.columns(), run.groups, FALSE_ALARMS / (MOST_METHODS * MOST_LOOKS))
+        most_missed = max(MISSED_SD, MISSED_ERRORS / math.sqrt(2 * run.count))
         verification = Verification(drift, drifts + drift.is_detected, look, most_missed)
-        if verification.is_passed or verification.drifts == MOST_DRIFTS or run.kernels.gradients > most_gradients:
+        if verification.is_passed or verification.drifts == MOST_DRIFTS or run.has_cost_too_much():
             break
         least_sweeps = sweeps if look == 1 else 2 * least_sweeps
         if drift.is_detected:
-            run.fit_frame()
+            run.start_again(plan.fewest)
             least_sweeps *= 2
             run.mix(least_sweeps)
             since, drifts = run.columns(), drifts + 1
@@ -229,22 +234,32 @@ class _Run:
     """
 
     def __init__(
-        self, random: np.random.Generator, kernels: Kernels, tuned: Tuned, plan: Plan, watched: Watched | None
+        self,
+        random: np.random.Generator,
+        kernels: Kernels,
+        tuned: Tuned,
+        plan: Plan,
+        groups: Int[np.ndarray, "2 m"],
+        watched: Watched | None,
     ):
         self.random, self.kernels, self.tuned = random, kernels, tuned
         self.most_gradients, self.watched = plan.most_gradients, watched
-        m, self.count = kernels.thetas.shape[1], plan.places.shape[1]
         rows = np.arange(2)[:, None]
-        places = np.pad(plan.places, ((0, 0), (0, m - self.count)), mode="edge")
-        self.active = np.broadcast_to(np.arange(m) < self.count, (2, m))
-        self.state = kernels.start(kernels.whiten(kernels.thetas[rows, places]), self.active)
-        self.stale = np.zeros((2, m), bool)
-        self.moved = np.zeros((2, self.count), bool)
+        self.places, self.starts = plan.places, kernels.thetas[rows, plan.places]
+        self.groups = groups[rows, plan.places].ravel()
+        self.moved = np.zeros(plan.places.shape, bool)
         self.jumps = kernels.thetas.shape[2] <= JUMPS_UP_TO
-        self.starts = kernels.thetas[rows, plan.places]
-        self._followed: tuple[State, Float[np.ndarray, "n k"]] | None = None
-        self.origin = self.columns()
         self.acceptance, self.sweeps = 0.0, 0
+        self._start(self.starts)
+        self.origin = self.columns()
+
+    def _start(self, thetas: Float[np.ndarray, "2 count d"]) -> None:
+        m, self.count = self.kernels.thetas.shape[1], thetas.shape[1]
+        filled = np.pad(thetas, ((0, 0), (0, m - self.count), (0, 0)), mode="edge")
+        self.active = np.broadcast_to(np.arange(m) < self.count, (2, m))
+        self.state = self.kernels.start(self.kernels.whiten(filled), self.active)
+        self.stale = np.zeros((2, m), bool)
+        self._followed: tuple[State, Float[np.ndarray, "n k"]] | None = None
 
     def is_finite(self) -> bool:
         """Whether the density and its gradient are numbers at all planned draws."""
@@ -259,7 +274,7 @@ class _Run:
             # What is stuck with these steps moves with smaller ones.
             shrink = 1.0 if number <= least_sweeps + 1 or number % 2 else 4.0 ** -((number - least_sweeps) // 2)
             self.sweep(shrink)
-            if self.kernels.gradients > self.most_gradients:
+            if self.has_cost_too_much():
                 break
             if number >= least_sweeps and self.has_forgotten():
                 for _ in range(MOST_NUDGES):
@@ -301,12 +316,22 @@ class _Run:
         own = bounded(self.origin[:, :width], self.thetas().reshape(-1, width))
         return largest_correlation(*own) < MOST_CORRELATION and self.correlation() < MOST_CORRELATION
 
-    def fit_frame(self) -> None:
-        """Take the coordinates of draws that have drifted from where they were."""
-        thetas = self.kernels.unwhiten(np.asarray(self.state.z, np.float64))
-        self.kernels.fit(thetas[:, : self.count])
-        self.state = self.kernels.start(self.kernels.whiten(thetas), self.active)
-        self.stale = np.zeros_like(self.stale)
+    def start_again(self, count: int) -> None:
+        """Take the coordinates of draws that have drifted from where they were, and go on with fewer of them."""
+        thetas = self.thetas()
+        self.kernels.fit(thetas)
+        chosen = np.linspace(0, self.count, min(count, self.count), endpoint=False).astype(int)
+
+        def select(rows: np.ndarray) -> np.ndarray:
+            return rows.reshape(2, self.count, -1)[:, chosen].reshape(2 * len(chosen), -1)
+
+        self.origin, self.groups = select(self.origin), select(self.groups).ravel()
+        self.places, self.starts, self.moved = (each[:, chosen] for each in (self.places, self.starts, self.moved))
+        self._start(thetas[:, chosen])
+
+    def has_cost_too_much(self) -> bool:
+        """Whether no more moves should be begun."""
+        return self.kernels.gradients + self.kernels.densities / 3 > self.most_gradients
 
     def thetas(self) -> Float[np.ndarray, "2 count d"]:
         """Raveled unconstrained draws."""
