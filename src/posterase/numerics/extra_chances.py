@@ -34,13 +34,14 @@ from typing import Any, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from posterase import devices
 from posterase.log_densities import LogDensity
 from posterase.numerics.densities import batch_size
-from posterase.precision import all_digits
+from posterase.precision import all_digits, as_jax
 from posterase.quick_compilation import quick_jit
 
 JITTER = 0.2
@@ -72,6 +73,23 @@ class State(NamedTuple):
     gradient: Float[Array, "*half m d"]
 
 
+class Noise(NamedTuple):
+    """The random numbers of a sweep. They come from the host: to draw them here would be more to compile."""
+
+    momentum: Float[Array, "*half m d"]
+    jitter: Float[Array, "*half m"]
+    """What step sizes are multiplied by."""
+    level: Float[Array, "*half m"]
+    """log u."""
+
+    @classmethod
+    def draw(cls, random: np.random.Generator, shape: tuple[int, int, int], precision: Any) -> Noise:
+        """Noise of two halves."""
+        momentum = random.standard_normal(shape, np.float64 if precision == np.float64 else np.float32)
+        jitter = random.uniform(1 - JITTER, 1 + JITTER, shape[:2])
+        return cls(*(as_jax(each, precision) for each in (momentum, jitter, -random.exponential(size=shape[:2]))))
+
+
 class RaveledDensity(eqx.Module):
     """The log density of raveled parameters."""
 
@@ -85,7 +103,7 @@ class RaveledDensity(eqx.Module):
 @quick_jit()
 @all_digits()
 def sweep(
-    keys: UInt32[Array, "2 2"],
+    noise: Noise,
     density: RaveledDensity,
     frames: Frame,
     states: State,
@@ -99,7 +117,7 @@ def sweep(
     def half(args: Any) -> Any:
         return _sweep_half(density, *args)
 
-    return jax.lax.map(half, (keys, frames, states, active, sizes, steps, chances))
+    return jax.lax.map(half, (noise, frames, states, active, sizes, steps, chances))
 
 
 @quick_jit()
@@ -143,7 +161,7 @@ class _Sweep(NamedTuple):
 
 def _sweep_half(
     density: RaveledDensity,
-    key: UInt32[Array, " 2"],
+    noise: Noise,
     frame: Frame,
     state: State,
     active: Bool[Array, " m"],
@@ -151,11 +169,8 @@ def _sweep_half(
     steps: Int[Array, ""],
     chances: Int[Array, ""],
 ) -> tuple[State, Bool[Array, " m"], Float[Array, ""], Int[Array, ""], Int[Array, ""]]:
-    m, d = state.z.shape
-    for_momentum, for_jitter, for_level = jax.random.split(jax.random.wrap_key_data(key), 3)
-    momentum = jax.random.normal(for_momentum, (m, d), state.z.dtype)
-    sizes = size * jax.random.uniform(for_jitter, (m,), state.z.dtype, 1 - JITTER, 1 + JITTER)
-    level = jnp.log(jax.random.uniform(for_level, (m,), state.z.dtype, jnp.finfo(state.z.dtype).tiny))
+    m = len(state.z)
+    momentum, sizes = noise.momentum, size * noise.jitter
     energy = _energy(momentum, state.value)
     block = block_size(density.density, m)
 
@@ -170,7 +185,7 @@ def _sweep_half(
         after = _energy(momenta, current.value)
         finite = jnp.isfinite(after) & jnp.isfinite(current.z).all(1) & jnp.isfinite(current.gradient).all(1)
         gain = jnp.where(finite, gathered(energy) - after, -jnp.inf)
-        accepted = gathered(level) < gain
+        accepted = gathered(noise.level) < gain
         taken = gathered(sweep.chances) + 1
         kept = jnp.where(accepted, places, m)  # a place past the end is dropped
         first = jnp.where(taken == 1, jnp.exp(jnp.minimum(gain, 0)), gathered(sweep.first))

@@ -38,7 +38,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
-from posterase.numerics.extra_chances import Frame, RaveledDensity, State, block_size, evaluate_blocks, sweep
+from posterase.numerics.extra_chances import Frame, Noise, RaveledDensity, State, block_size, evaluate_blocks, sweep
 from posterase.numerics.moves import COARSE, half_covariances
 from posterase.precision import as_jax
 
@@ -206,7 +206,7 @@ class Kernels:
     ) -> tuple[State, Swept]:
         """Move every active draw along one trajectory. Their gradients must be up to date."""
         out = sweep(
-            as_jax(random.integers(2**32, size=(2, 2), dtype=np.uint32)),
+            Noise.draw(random, state.z.shape, self.precision),
             self.density,
             self.frame,
             state,
