@@ -72,6 +72,7 @@ class Removed:
             "reason": "the diagnostics passed with a wide margin",
             "advice": None,
             "draws": "moved",
+            "verified": True,
             "notes": [],
         }
         return {

@@ -182,6 +182,9 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
     for names in (None, ["beta"]):
         result = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=50.0))
         assert result.verdict.draws == "subset"
+        assert result.verdict.verified is False
+        demanding = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=2000.0))
+        assert demanding.rungs[-1].objections[0].cause == "ess"  # and not that the draws depend on the old ones
         assert "stored log-likelihoods only" in result.verdict.notes[0]
         out = written(result.draws, tmp_path / "kept.nc")
         assert not {"deviance", "score"} & set(out["posterior"].data_vars)
@@ -442,8 +445,12 @@ def test_methods_that_would_cost_more_than_a_refit_are_not_tried(monkeypatch):
 def test_a_request_says_what_happened_to_its_draws():
     oracle, rows, source, _ = request("regression", 0)
     policy = pe.Policy(refit=True)
-    for method, origin in [(pe.Transport(), "moved"), (pe.Refit(warmup=100), "refitted")]:
-        assert pe.erase(MODELS[id(oracle)], source, rows, rungs=[method], policy=policy).verdict.draws == origin
+    for method, origin, is_verified in [(pe.Transport(), "moved", True), (pe.Refit(warmup=100), "refitted", None)]:
+        verdict = pe.erase(MODELS[id(oracle)], source, rows, rungs=[method], policy=policy).verdict
+        assert (verdict.draws, verdict.verified) == (origin, is_verified)
+        assert verdict.to_dict()["verified"] is is_verified
+    refused = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=1e6))
+    assert refused.verdict.verified is None
 
 
 def test_the_next_request_compiles_nothing():

@@ -681,7 +681,7 @@ def test_the_page_for_people(record):
     text = page(record.certificate(an_id(1)))
     for shown in (
         "Certificate of erasure",
-        "3 rows of the person who asked were removed from radon. The old draws were resampled",
+        "3 rows of the person who asked were removed from radon. The method weighted, mapped or moved the old draws.",
         "Reweight, passed with a wide margin",
         "0.05 of 1",
         "What was not erased",

@@ -698,7 +698,7 @@ def _verdict(
     missed = last.output.missed
     if missed is not None:
         figures.append(f"verified up to {max(missed, 0.01):.2f} sd")
-    verified = "" if missed is None else " and the draws do not drift along the kept posterior"
+    verified = " and the draws do not drift along the kept posterior" if last.output.is_verified else ""
     if last.jeffreys is not None:
         figures.append(f"Jeffreys from the refits, before weights, ≈ {last.jeffreys}")
     return Verdict(
@@ -713,6 +713,7 @@ def _verdict(
         missed=missed,
         margin=margin,
         draws=last.output.origin,
+        verified=last.output.is_verified,
         public_reason=f"the diagnostics passed with a {margin} margin{verified}",
     )
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-Origin = Literal["moved", "subset", "transported subset", "shifted", "refitted", "continued", "as returned"]
+Origin = Literal["moved", "subset", "refitted", "continued", "as returned"]
 
 ORIGINS: dict[Origin, str] = {
-    "moved": "The old draws were resampled, and then every one was moved by a Markov chain that leaves the new "
-    "posterior invariant.",
+    "moved": "The method weighted, mapped or moved the old draws. They were then resampled, and every one was moved by "
+    "a Markov chain that leaves the new posterior invariant. A test for drift along this chain found none.",
     "subset": "The draws are a subset of the old ones: each old draw was kept or dropped at random, with a probability "
     "that depends on the removed rows.",
-    "transported subset": "An affine map moved all or half of the old draws. The draws are a subset of these: each was "
-    "kept or dropped at random, with a probability that depends on the removed rows.",
-    "shifted": "Each old draw was shifted by InfluenceShift.",
     "refitted": "The draws come from a new fit without the removed rows.",
     "continued": "The chains went on without the removed rows.",
     "as returned": "The draws are as the method returned them.",

@@ -93,6 +93,11 @@ class Output:
         return None if self.verification is None else self.verification.drift.missed
 
     @property
+    def is_verified(self) -> bool | None:
+        """Whether the draws were tested not to drift; None for a refit, whose chains are compared with each other."""
+        return None if self.origin == "refitted" else self.verification is not None
+
+    @property
     def is_repaired(self) -> bool:
         """Whether the draws drifted at first, and were moved on until they did not."""
         return self.verification is not None and self.verification.drifts > 0
@@ -231,9 +236,7 @@ def _subset(random: np.random.Generator, method: Eraser, erased: Erased, request
     length = next((int(draws.n_draws * s) for s in SHARES if draws.n_chains * int(draws.n_draws * s) <= len(kept)), 0)
     count = draws.n_chains * length
     if not count:
-        return Objection(
-            "no output", f"only {len(kept)} draws are left after selection by their weights", "use more draws."
-        )
+        return Objection("ess", f"only {len(kept)} draws are left after selection by their weights", "use more draws.")
     places = np.sort(random.choice(kept, count, replace=False)).reshape(draws.n_chains, length)
     params = jax.tree.map(lambda leaf: leaf[places], draws.flat())
     subset = draws.replace(params)
@@ -247,7 +250,7 @@ def _subset(random: np.random.Generator, method: Eraser, erased: Erased, request
     few = request.policy.too_few(ess)
     if few:
         reason = f"of a subset selected by the weights: {few[0].reason}"
-        return Objection("no output", reason, "use more draws.")
+        return Objection("ess", reason, "use more draws.")
     return Output(subset, model, method.origin, ess)
 
 

@@ -255,6 +255,9 @@ class Verdict:
     """How far the diagnostics of an accepted result are from their limits."""
     draws: Origin | None = None
     """What happened to the draws that are returned."""
+    verified: bool | None = None
+    """Whether the returned draws were moved along the kept posterior and tested not to drift. None: there are no draws,
+    or they are compared with something else: chains of a refit with each other, networks with refits."""
     public_reason: str = ""
     """The reason without figures."""
 
@@ -280,10 +283,10 @@ class Verdict:
             "kind": self.kind,
             "method": self.rung or None,
             "margin": self.margin,
-            "verified": self.missed is not None,
+            "draws": self.draws,
+            "verified": self.verified,
             "reason": self.public_reason,
             "advice": self.advice or None,
-            "draws": self.draws,
             "notes": list(self.notes),
         }
 
@@ -302,6 +305,7 @@ class Verdict:
             "notes": list(self.notes),
             "margin": self.margin,
             "draws": self.draws,
+            "verified": self.verified,
         }
 
 

@@ -96,7 +96,7 @@ class Eraser(eqx.Module):
     needs_density: ClassVar[bool] = True
     """Whether it evaluates the model at other draws than those it is given."""
     origin: ClassVar[Origin] = "as returned"
-    """What its draws are, where `erase` does not move them afterwards."""
+    """What its draws are if `erase` does not move them afterwards."""
     samples_anew: ClassVar[bool] = False
     """Whether its draws come from chains that ran on the kept rows, so that `erase` returns them as they are."""
 

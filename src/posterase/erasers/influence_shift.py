@@ -20,7 +20,7 @@ share r of like rows is removed, ½(−r − log(1 − r)) nats a dimension rema
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import equinox as eqx
 import jax
@@ -42,7 +42,6 @@ from posterase.numerics.curvature import Curvature, gradient, mean_gradient, rav
 from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
 from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
-from posterase.origins import Origin
 from posterase.precision import numbers_as_arrays
 from posterase.removal import Removal
 
@@ -114,7 +113,6 @@ class InfluenceShift(Eraser):
         E∇kept(θ − I) = E∇full(θ), which is zero over the full posterior. They need `hessian="kept"`.
     """
 
-    origin: ClassVar[Origin] = "shifted"
     hessian: Literal["kept", "full"] = eqx.field(default="kept", static=True)
     solver: Solver | None = None
     samples: int | None = eqx.field(default=None, static=True)

@@ -27,7 +27,7 @@ introduction to sequential Monte Carlo.
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -60,7 +60,6 @@ from posterase.numerics.weights import (
     pareto_k_threshold,
     smooth,
 )
-from posterase.origins import Origin
 from posterase.precision import as_jax
 from posterase.removal import Removal
 
@@ -153,7 +152,6 @@ class Rejuvenate(Eraser):
         this share of a refit.
     """
 
-    origin: ClassVar[Origin] = "moved"
     start: Transport | None = Transport(split=False)
     moves: Moves = HMCMoves()
     ess_share: float = eqx.field(default=0.5, static=True)

@@ -24,7 +24,7 @@ Paananen, Piironen, Bürkner, Vehtari (2021), Implicitly adaptive importance sam
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -41,7 +41,6 @@ from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import base_weights, parameter_ess
-from posterase.origins import Origin
 from posterase.removal import Removal
 
 
@@ -85,7 +84,6 @@ class Transport(Eraser):
         Whether every second draw stays where it was. None: where the weights pass only so.
     """
 
-    origin: ClassVar[Origin] = "transported subset"
     refinements: int = eqx.field(default=2, static=True)
     newton_steps: int = eqx.field(default=8, static=True)
     samples: int = eqx.field(default=32, static=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from posterase.interfaces.report_html import bullets, count, fact_table, page_of, section
 from posterase.origins import ORIGINS
-from posterase.record.certificate import CAUTIONS, KINDS
+from posterase.record.certificate import CAUTIONS, KINDS, VERIFIED
 
 if TYPE_CHECKING:
     from posterase.assess.table import Assessment
@@ -194,7 +194,8 @@ def _outcome(facts: Facts) -> str:
         size = f"{count(facts['returned']['chains'], 'chain')} of {facts['returned']['draws']:,}"
         margin = [("Margin", f"passed with a {verdict['margin']} margin")] if verdict["margin"] else []
         drawn = ("The draws", f"{ORIGINS[verdict['draws']]} There are {size}.")
-        outcome = [drawn, *margin, *outcome, ("Budget spent", spent)]
+        verified = [] if verdict["verified"] is None else [("Verified", VERIFIED[verdict["verified"]])]
+        outcome = [drawn, *verified, *margin, *outcome, ("Budget spent", spent)]
     return fact_table(outcome)
 
 

@@ -41,6 +41,12 @@ KINDS = {
 }
 """What the verdict rests on, by `verdict["kind"]`."""
 
+VERIFIED = {
+    True: "yes: the draws do not drift along the new posterior",
+    False: "no: the draws were not tested against the new posterior",
+}
+"""Whether the draws were verified, by `verdict["verified"]`; nothing where that is null."""
+
 
 def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any], document: dict[str, Any]) -> bytes:
     """Make the signed certificate of a request, as the bytes of its file.
@@ -238,8 +244,10 @@ def _accepted(erasure: dict[str, Any]) -> list[tuple[str, str]]:
     if failed:
         found.append(("Tried before", "; ".join(f"{each['name']}: {', '.join(each['objections'])}" for each in failed)))
     returned, budget = erasure["returned"], erasure["policy"]["budget"]
+    verified = [] if verdict["verified"] is None else [("Verified", VERIFIED[verdict["verified"]])]
     return [
         *found,
+        *verified,
         ("Draws", f"{returned['chains']} chain{'s' if returned['chains'] != 1 else ''} of {returned['draws']:,}"),
         ("Budget spent", f"{erasure['spent']:g} of {budget:g}"),
     ]

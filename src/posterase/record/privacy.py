@@ -42,7 +42,7 @@ def certified(report: Mapping[str, Any], subjects: list[str]) -> dict[str, Any]:
 
     Fields are listed here one by one, so that a figure that a report gets later stays out of certificates.
     """
-    verdict = {name: report["verdict"][name] for name in ("accepted", "kind", "method", "margin", "draws")}
+    verdict = {name: report["verdict"][name] for name in ("accepted", "kind", "method", "margin", "draws", "verified")}
     verdict["reason"] = redact(report["verdict"]["reason"], subjects)
     verdict["notes"] = [redact(note, subjects) for note in report["verdict"]["notes"]]
     methods = [
