@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -105,6 +107,11 @@ def test_every_help_page_can_be_printed(name):
     assert "Usage" in done.output
     assert short.output == done.output
     assert not re.search(r"(?i)<bool>|\bboolean\b|--\S+ +<list|\[default: \(", done.output)
+
+
+def test_python_runs_the_package():
+    ran = subprocess.run([sys.executable, "-m", "posterase", "--version"], capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"posterase \S+\n", ran.stdout)
 
 
 def test_advice_for_python_becomes_advice_for_commands_and_files():

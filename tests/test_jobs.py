@@ -30,6 +30,7 @@ from posterase.errors import (
 )
 from posterase.interfaces import builders
 from posterase.interfaces.cli import app, main
+from posterase.interfaces.dry_run import DryRun
 from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from posterase.interfaces.jobs import Job, ids
 from posterase.origins import ORIGINS
@@ -383,6 +384,10 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(here):
     apart["posterior"]["mu"][0] += 1.0
     apart.to_netcdf(here / "apart.nc", engine="h5netcdf")
     assert "Only a refit could be accepted: " in call("erase", "apart.nc", "--rows", "12-15", "--dry-run")
+
+
+def test_a_dry_run_counts_one_row():
+    assert DryRun([17], 60, [], []).lines()[0] == "1 row of 60 would be erased: 17."
 
 
 def test_a_dry_run_refuses_what_the_request_would_refuse(here):

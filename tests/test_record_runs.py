@@ -1,4 +1,4 @@
-"""Runs: one erasure for all that wait, exactly once, whatever happens; certificates and what they say."""
+"""Runs: one erasure for all pending ones, exactly once, whatever happens; certificates and what they say."""
 
 from __future__ import annotations
 

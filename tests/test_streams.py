@@ -262,6 +262,8 @@ def test_conditions_select_what_is_there(where, tmp_path):
     columns, model = make_columns(), model_of(of_npy(tmp_path)) if where == "stream" else in_memory()
     wanted = np.flatnonzero((columns["age"] > 70) & (columns["y"] == 1))
     np.testing.assert_array_equal(table_of(model.data, model.present).select("age > 70 and y == 1"), wanted)
+    last = model.n_rows - 1  # in the last block
+    np.testing.assert_array_equal(table_of(model.data, model.present).select(f"row in [3, {last}]"), [3, last])
     kept = model.without(model.removal(wanted[:2]))
     ages = columns["age"][[0, 1, wanted[0]]].tolist()  # 0 is what overwrites removed rows
     found = table_of(kept.data, kept.present).select({"age": ages})

@@ -532,8 +532,8 @@ def _doubts(draws: Draws, agreement: dict[str, ChainAgreement], policy: Policy, 
         else:
             said = f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
             found.append(Objection("chains", said, "Run them on."))
-    if spent > policy.budget:
-        said = f"earlier erasures have spent {spent:.2f} of a budget of {policy.budget:g}: a refit is demanded"
+    if spent >= policy.budget:
+        said = f"earlier erasures have used up the budget of {policy.budget:g}: a refit is demanded"
         found.append(Objection("budget", said, ""))
     return found
 
@@ -603,16 +603,13 @@ class _Climb(NamedTuple):
         return Rung(name, erased, objections, seconds, output, moves, _jeffreys(erased, self.refits))
 
     def _too_much(self, more: float) -> list[Objection]:
-        """Whether the budget of repeated erasures is spent with this one."""
+        """Whether this erasure would exceed the budget of repeated erasures. A budget used up is found earlier."""
         if self.spent + more <= self.policy.budget:
             return []
-        left, budget = self.policy.budget - self.spent, f"{self.policy.budget:g}"
-        said = f"earlier erasures have spent the whole budget of {budget}: a refit is demanded"
-        if left > 0:
-            said = (
-                f"earlier erasures have left {left:.2g} of a budget of {budget}, and this one would spend {more:.2g}: "
-                "a refit is demanded"
-            )
+        said = (
+            f"earlier erasures have left {self.policy.budget - self.spent:.2g} of a budget of {self.policy.budget:g}, "
+            f"and this one would spend {more:.2g}: a refit is demanded"
+        )
         return [Objection("budget", said, ADD if self.policy.refit else "")]
 
     def _output(

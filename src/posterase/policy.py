@@ -52,7 +52,7 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "residual": "the linear solver's residual is above its limit",
     "rhat": "R̂ is above its limit",
     "diagnostics": "the method's own diagnostics did not pass",
-    "budget": "the budget of repeated erasures is spent",
+    "budget": "the budget of repeated erasures is used up, or this one would exceed it",
     "improper": "the kept posterior may be improper",
     "error": "the method ended in an error",
     "chains": "the chains that went in disagree",

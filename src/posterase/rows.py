@@ -44,6 +44,8 @@ class Block:
     """Columns of the user's own data frame, which come before those of the model's data."""
     frame_index: str | None = None
     """The column of the frame that labels the rows."""
+    first: int = 0
+    """The position of the first row, if this is a part of a block."""
 
     def column(self, name: str) -> Column | None:
         """A column by its name, or by the last part of it where only one has it: `person` for `data.person`."""
@@ -57,9 +59,14 @@ class Block:
         same = [full for full in (*self.frame, *self.columns) if full != name and as_name(full) == as_name(name)]
         return self.column(same[0]) if len(same) == 1 else None
 
+    def column_or_positions(self, name: str) -> Column | None:
+        """A column by its name. An axis without a coordinate counts its rows from zero, as xarray does."""
+        column = self.column(name)
+        return np.arange(self.first, self.first + self.size) if column is None and name == self.dim else column
+
     def compared_with(self, name: str, value: Any) -> Column:
         """The column that a value is compared with: labels of groups where it is text and the column has numbers."""
-        column = self.column(name)
+        column = self.column_or_positions(name)
         assert column is not None
         if name in self.group_labels and name not in self.frame and _is_text(value):
             return self.group_labels[name]
@@ -169,7 +176,7 @@ class RowTable:
         """Rows where a condition holds, in every block that has all the columns it asks for."""
         found, asked = [], False
         for start, block in ((at.start + first, part) for each, at in self.placed() for first, part in each.cut()):
-            if any(block.column(name) is None for name in condition.names):
+            if any(block.column_or_positions(name) is None for name in condition.names):
                 continue
             asked = True
             mask = condition.holds(block.compared_with)
@@ -280,7 +287,7 @@ class RowTable:
     # --- what to say
 
     def _unknown_in(self, condition: Condition) -> RowsError:
-        missing = [n for n in condition.names if all(block.column(n) is None for block in self.blocks)]
+        missing = [n for n in condition.names if all(b.column_or_positions(n) is None for b in self.blocks)]
         if missing:
             return _unknown(missing[0], self.names)
         asked = ", ".join(condition.names)
@@ -310,7 +317,7 @@ class StreamedBlock(Block):
     def _part(self, start: int, stop: int) -> Block:
         assert self.stream is not None
         stop = min(stop, self.size)
-        return Block(self.dim, stop - start, columns=StreamedColumns(self.stream, start, stop))
+        return Block(self.dim, stop - start, columns=StreamedColumns(self.stream, start, stop), first=start)
 
 
 class StreamedColumns(Mapping[str, Column]):

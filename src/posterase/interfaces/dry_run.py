@@ -92,7 +92,8 @@ class DryRun(NamedTuple):
     def lines(self) -> list[str]:
         """For people."""
         some = ", ".join(map(str, self.removed[:SHOWN])) + (", …" if len(self.removed) > SHOWN else "")
-        lines = [f"{len(self.removed)} rows of {self.n_rows} would be erased: {some}."]
+        rows = "1 row" if len(self.removed) == 1 else f"{len(self.removed)} rows"
+        lines = [f"{rows} of {self.n_rows} would be erased: {some}."]
         if self.doubts:
             lines.append(f"Only a refit could be accepted: {'; '.join(self.doubts)}.")
         if not self.forecasts:

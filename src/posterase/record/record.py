@@ -342,7 +342,7 @@ class Record:
             return _request(change.request(identity))
 
     def cancel(self, subject_request_id: str, reason: str) -> Request:
-        """Take a request back that waits."""
+        """Cancel a pending request."""
         identity = request_id(subject_request_id)
         text(reason, "the reason")
         with self.change() as change:

@@ -14,7 +14,7 @@ from posterase.record.times import Regulation, time_of
 State = Literal["pending", "in_progress", "completed", "refused", "cancelled"]
 
 OPEN: tuple[State, ...] = ("pending", "in_progress")
-"""States that wait for an answer."""
+"""States without an answer."""
 
 API_VERSION = "2.0"
 """Of OpenDSR."""

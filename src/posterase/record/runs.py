@@ -1,4 +1,4 @@
-"""Running requests: one erasure for all that wait, exactly once, whatever happens.
+"""Running requests: one erasure for all pending ones, exactly once, whatever happens.
 
 1. *Claim*: under the project's lock, the requests become `in_progress` and a run is written down.
 2. *Erase*: the union of their rows. Where that is refused, the requests that it fails for are set apart by halving.
@@ -9,7 +9,7 @@
 
 A process that dies before 3 leaves the old draws: whoever takes the lock next sets the requests back to `pending`. One
 that dies after 3 is completed by whoever takes the lock next; 4 does nothing where it was done. Where the new file was
-lost, or somebody has written other draws since, nothing is overwritten, and the requests wait again.
+lost, or somebody has written other draws since, nothing is overwritten, and the requests are pending again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ LONGEST_SPAN = dt.timedelta(weeks=100_000)
 
 CUT_OFF = "the run was cut off"
 LOST = "what the run had written is not there any more, or the draws were changed since"
-NOT_TOGETHER = "alone it would pass; together with the others it did not, and waits"
+NOT_TOGETHER = "alone it would pass; together with the others it did not, so it is pending again"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -164,7 +164,7 @@ def run(
     begun: Callable[[], None] = lambda: None,
     report: Report = lambda _: None,
 ) -> Ran | None:
-    """Run the requests of a project that wait: one erasure for all of them.
+    """Run the pending requests of a project: one erasure for all of them.
 
     Parameters
     ----------
@@ -207,7 +207,9 @@ def run(
                 _release(record, claim.project, begin, claim.run, place_of(error))
             if isinstance(error, SAFE_TO_TELL) or not isinstance(error, Exception):
                 raise
-            failed = RecordError(f"the run failed: {place_of(error)}.", "mend that; the requests wait again.")
+            failed = RecordError(
+                f"the run failed: {place_of(error)}.", "fix the cause; the requests are pending again."
+            )
         if failed is not None:
             raise failed  # here, so that the error itself, whose text may hold data, is not its context
         _settle(record, claim.project, begin, prepared)
@@ -404,7 +406,7 @@ class _Union:
             self._set_apart(group[0], tried)
 
     def _set_apart(self, request: str, tried: Attempt) -> None:
-        """Refused, but where it fails only together with others that were accepted: then it waits."""
+        """Refused, but where it fails only together with others that were accepted: then it stays pending."""
         alone = self._tried(set(self.of[request]), [request]) if self.rows else tried
         if alone is not None and alone.accepted:
             self.waits[request] = NOT_TOGETHER
@@ -462,7 +464,7 @@ def _write_down(record: Record, begin: Begin, run: str, prepared: dict[str, Any]
 
 
 def _release(record: Record, project: Project, begin: Begin, run: str, reason: str) -> None:
-    """Undo a run: its requests wait again, and the draws are the old ones."""
+    """Undo a run: its requests are pending again, and the draws are the old ones."""
     path = project.draws_path
     with _files_told(project):
         for stray in path.parent.glob(f"*{glob.escape(f'{path.name}.{run}.new')}*"):
@@ -473,11 +475,11 @@ def _release(record: Record, project: Project, begin: Begin, run: str, reason: s
             sa.select(table.id).where(table.run == run, table.state == "in_progress").order_by(table.due_at, table.id)
         )
         for each in change.connection.scalars(query).all():
-            _wait_again(change, project.name, run, each, reason)
+            _set_pending(change, project.name, run, each, reason)
         change.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
 
 
-def _wait_again(change: Change, project: str, run: str, request: str, reason: str) -> None:
+def _set_pending(change: Change, project: str, run: str, request: str, reason: str) -> None:
     change.update(request, state="pending", run=None)
     change.append("request.released", {"run": run, "reason": reason}, project=project, request=request)
 
@@ -502,7 +504,7 @@ def _settle(record: Record, project: Project, begin: Begin, prepared: dict[str, 
     with record.change(begin) as change:
         for identity, answer in prepared["answers"].items():
             if answer["waits"] is not None:
-                _wait_again(change, project.name, run, identity, answer["waits"])
+                _set_pending(change, project.name, run, identity, answer["waits"])
             else:
                 _complete(record, change, identity, answer, document)
         known, draws, code = schema.projects.c, prepared["draws"], document["fingerprints"]["code"]["after"]
@@ -536,7 +538,7 @@ def _swap(project: Project, swap: dict[str, Any]) -> bool:
     beside = path.with_name(swap["beside"])
     if not path.parent.is_dir():
         raise ProjectError(
-            f"the folder {str(path.parent)!r} is not there.", "put it back: a run waits to be completed."
+            f"the folder {str(path.parent)!r} is not there.", "put it back: a run has still to be completed."
         )
     now = digest_of(path) if path.exists() else swap["before"]
     if now == swap["after"]:
@@ -562,5 +564,5 @@ def _files_told(project: Project) -> Iterator[None]:
             raise
         raise ProjectError(
             f"files of {project.name!r} cannot be changed: {error.strerror or type(error).__name__}.",
-            "mend that, and run again: what was begun is finished then.",
+            "fix the cause, and run again: what was begun is finished then.",
         ) from None
