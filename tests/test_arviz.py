@@ -153,7 +153,7 @@ def test_what_comes_out_does_not_hold_the_person(beta, tmp_path):
     shape = result.draws.n_chains, result.draws.n_draws
     assert shape[1] < SHAPE[1]  # a subset
     assert found_in(tmp_path / "kept.nc") == []
-    told = " ".join(result.verdict.notes)
+    told = " ".join(map(str, result.verdict.notes))
     for name in ("sample_stats", "predictions", "warmup_posterior", "total of observed_data", "odds of constant_data"):
         assert name in told
     with xr.open_datatree(tmp_path / "kept.nc", engine="h5netcdf") as tree:
@@ -291,7 +291,7 @@ def test_two_axes_of_rows_that_nobody_named(beta):
     tree["posterior"] = xr.DataTree(tree["posterior"].to_dataset().assign(fit=((*dims, "fit_dim_0"), likelihood)))
     result = pe.erase(*pe.from_arviz(tree), rows=REMOVED)
     assert result.draws.to_arviz()["posterior"]["fit"].shape == (SHAPE[0], result.draws.n_draws, N - 2)
-    assert "taken for rows by their length: the axes fit_dim_0" in " ".join(result.verdict.notes)
+    assert "taken for rows by their length: the axes fit_dim_0" in " ".join(map(str, result.verdict.notes))
 
 
 def test_labels_of_several_levels(beta, tmp_path):
@@ -511,7 +511,7 @@ def test_draws_of_a_bridge_of_ones_own_beside_their_data(beta):
         pe.Draws({"beta": beta}, dims={"beta": ["term"]}), groups, "visit", preprocessing="none", remarks=("so it is",)
     )
     result = pe.erase(ORACLE.model(), draws, rows="person == 17", rungs=[pe.Reweight()])
-    assert "so it is" in result.verdict.notes
+    assert pe.Note("model", "so it is") in result.verdict.notes
     tree = result.draws.to_arviz()
     np.testing.assert_array_equal(tree["observed_data"]["y"], ORACLE.y[KEPT])
     np.testing.assert_array_equal(tree["constant_data"]["person"], PERSON[KEPT])

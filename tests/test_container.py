@@ -9,6 +9,7 @@ import xarray as xr
 
 import posterase as pe
 from posterase.errors import DataChangedError
+from posterase.interfaces.projects import Tried
 
 N, GONE = 40, [3, 4, 5]
 KEPT = np.delete(np.arange(N), GONE)
@@ -87,7 +88,7 @@ def test_log_likelihoods_and_predictions_are_those_of_the_moved_draws(erased):
     likelihood = after["log_likelihood"]["y"]
     np.testing.assert_allclose(likelihood, -0.5 * (Y[KEPT] - mean) ** 2 - 0.5 * np.log(2 * np.pi), atol=1e-3)
     assert list(after["log_likelihood"].data_vars) == ["y"]
-    assert "elsewhere of log_likelihood" in " ".join(erased.verdict.notes)
+    assert "elsewhere of log_likelihood" in " ".join(map(str, erased.verdict.notes))
     errors = after["posterior_predictive"]["y"].values - mean
     n = errors.size
     assert abs(errors.mean()) < 5 / np.sqrt(n)
@@ -110,7 +111,7 @@ def test_nothing_else_comes_out(erased):
     for group in ("observed_data", "constant_data"):
         assert not np.isin(after[group].to_dataset().to_array().values, [*X[GONE], *Y[GONE]]).any()
     assert "removed_mean" not in after["posterior"].attrs
-    dropped = next(note for note in erased.verdict.notes if note.startswith("dropped"))
+    dropped = next(note.text for note in erased.verdict.notes if note.text.startswith("dropped"))
     assert all(name in dropped for name in ("sample_stats", "warmup_posterior", "unconstrained_posterior"))
 
 
@@ -125,6 +126,15 @@ def test_a_second_erasure_computes_them_again(erased):
     )
 
 
+def test_notes_have_a_kind(erased):
+    kinds = {note.kind for note in erased.verdict.notes}
+    assert "container" in kinds
+    left = Tried(erased, "").not_erased
+    assert not any(text.startswith(("cut", "computed", "dropped")) for text in left)
+    assert set(left) == {note.text for note in erased.verdict.notes if note.kind not in ("output", "container")}
+    assert erased.verdict.to_dict()["notes"][0].keys() == {"kind", "text"}
+
+
 def test_what_cannot_be_computed_again_is_left_out(tree):
     """A model that cannot be called on fewer rows computes no mean over the kept ones."""
     model, draws = pe.from_numpyro(regression, X, Y, draws=tree, reads_their_number=True, preprocessing="none")
@@ -133,7 +143,7 @@ def test_what_cannot_be_computed_again_is_left_out(tree):
     after = result.to_arviz()["posterior"]
     assert not {"average", "centred"} & set(after.data_vars)
     assert {"mean", "twice"} <= set(after.data_vars)
-    assert "average" in " ".join(result.verdict.notes)
+    assert "average" in " ".join(map(str, result.verdict.notes))
 
 
 def test_rows_in_another_order_than_the_log_likelihoods(tree):

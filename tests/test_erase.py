@@ -170,7 +170,7 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
     assert "Draw more" in refused.verdict.advice
     weak = pe.erase(MODEL, few, np.arange(35))  # by default the fit's own weakness is no reason to refuse
     assert weak.verdict.accepted
-    assert any("fewer than 400 effective draws" in note for note in weak.verdict.notes)
+    assert any("fewer than 400 effective draws" in note.text for note in weak.verdict.notes)
 
 
 def test_a_refit_is_started_only_where_it_is_allowed():
@@ -421,7 +421,7 @@ def test_chains_that_disagree_a_little_are_noted_and_more_is_refused(shift, rhat
     assert found == pytest.approx(rhat, abs=0.01)
     verdict = pe.erase(MODEL, away, [5], rungs=[pe.Reweight()]).verdict
     assert verdict.accepted == (rhat < 1.05)
-    assert ("R̂ of the draws that went in is above 1.01 for some parameter" in verdict.notes) == (shift == 0.4)
+    assert ("R̂ of the draws that went in is above 1.01 for some parameter" in map(str, verdict.notes)) == (shift == 0.4)
     assert (f"the chains that went in disagree (R̂ {found:.2f} of beta)" in verdict.reason) == (shift == 0.8)
 
 

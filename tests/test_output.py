@@ -185,11 +185,11 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
         assert result.verdict.verified is False
         demanding = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=2000.0))
         assert demanding.rungs[-1].objections[0].cause == "ess"  # and not that the draws depend on the old ones
-        assert "stored log-likelihoods only" in result.verdict.notes[0]
+        assert "stored log-likelihoods only" in result.verdict.notes[0].text
         out = written(result.draws, tmp_path / "kept.nc")
         assert not {"deviance", "score"} & set(out["posterior"].data_vars)
         assert ({"mean", "log_phi"} <= set(out["posterior"].data_vars)) == (names is None)
-        assert "deviance of the posterior" in " ".join(result.verdict.notes)
+        assert "deviance of the posterior" in " ".join(map(str, result.verdict.notes))
 
 
 def fit_with_summaries():
@@ -242,7 +242,7 @@ def test_summaries_of_all_rows_do_not_come_out(tmp_path):
     assert set(out["constant_data"].data_vars) == {"x", "county_idx", "soil"}
     distance, name = nearest(out, rows, covariates)
     assert distance > 1e-3, name
-    told = " ".join(result.verdict.notes)
+    told = " ".join(map(str, result.verdict.notes))
     assert "Intercept of the posterior" in told
     assert "computed from all rows: x_mean of constant_data, county_mean of constant_data, county_rows of" in told
 
@@ -409,7 +409,7 @@ def test_draws_are_fewer_where_moves_would_cost_much_of_a_refit(monkeypatch):
     few = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
     assert few.draws.n_draws in {int(1000 * share) for share in output.SHARES}
     assert few.draws.n_draws < 1000
-    assert "moving all draws would cost more than a quarter of a refit" in few.verdict.notes[0]
+    assert "moving all draws would cost more than a quarter of a refit" in few.verdict.notes[0].text
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", np.inf)
     assert pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.n_draws == 1000
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", 0.0)

@@ -607,7 +607,11 @@ class Telling(Removed):
     def report(self):
         told = super().report
         told["methods"][0] |= {"ess": {"a[PLANTED-KEY]": 3.0, "PLANTED-KEY": 2.0}, "objections": ["of PLANTED-KEY"]}
-        told["verdict"] |= {"notes": ["cut: planted-key"], "advice": "PLANTED-KEY has 17.25", "epsilon": 17.25}
+        told["verdict"] |= {
+            "notes": [{"kind": "container", "text": "cut: planted-key"}],
+            "advice": "PLANTED-KEY has 17.25",
+            "epsilon": 17.25,
+        }
         return told | {"log_evidence_ratio": 17.25}
 
     not_erased = ("not erased: the mean of PLANTED-KEY",)

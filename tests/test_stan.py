@@ -243,7 +243,7 @@ def test_what_comes_out(program):
             assert kstest(noise, "norm").pvalue > FALSE_ALARM
         assert not np.isin(out["y_rep"], given["y_rep"].astype(np.float32)).any()
     np.testing.assert_array_equal(out["y_rep"], result.to_arviz()["posterior"]["y_rep"])
-    assert any("left out of the posterior: energy; the program does not" in note for note in result.verdict.notes)
+    assert any("left out of the posterior: energy; the program does not" in note.text for note in result.verdict.notes)
     assert result.n_removed == 4
     again = result.erase(rows=[0], rungs=[pe.Reweight()]).to_arviz()["posterior"]
     np.testing.assert_allclose(again["log_lik"], log_likelihood(again["beta"], kept[1:]), rtol=1e-4, atol=1e-4)
@@ -340,7 +340,7 @@ def test_every_group_and_attribute_is_free_of_the_removed_row(program, tmp_path)
         result = pe.erase(*pair, {"name": NAME}, rungs=rungs, policy=policy)
         assert result.n_removed == 1
         assert found_in(result.draws.save(tmp_path / f"{result.verdict.rung}.nc")) == []
-        told = " ".join(result.verdict.notes)
+        told = " ".join(map(str, result.verdict.notes))
         for name in ("mu", "sample_stats", "warmup_posterior", "unconstrained_posterior", "predictions", "total"):
             assert name in told
 
@@ -685,7 +685,7 @@ def test_a_verdict_says_that_pystan_keeps_draws(program, pystan_cache):
     def notes():
         model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), preprocessing="none")
         found = pe.erase(model, draws, rows=[3], rungs=[pe.Reweight()], policy=pe.Policy(ess=50.0)).verdict.notes
-        return [note for note in found if "PyStan" in note]
+        return [note.text for note in found if "PyStan" in note.text]
 
     (note,) = notes()
     assert "draws of 2 chains" in note
@@ -772,11 +772,11 @@ def test_what_pystan_itself_samples(tmp_path, monkeypatch):
     result = pe.erase(model, draws, rows=REMOVED, policy=pe.Policy(ess=200.0))
     weights = np.asarray(result.draws.weights).ravel()
     assert_moments(gaussian_part(result.draws), ORACLE.mean(KEPT), ORACLE.variance(KEPT), weights, efficiency=0.3)
-    assert not any("could not be checked" in note for note in result.verdict.notes)
-    assert any("PyStan's cache held draws of 4 chains" in note for note in result.verdict.notes)
+    assert not any("could not be checked" in note.text for note in result.verdict.notes)
+    assert any("PyStan's cache held draws of 4 chains" in note.text for note in result.verdict.notes)
     assert clear_pystan_cache(built) == 4
     model, draws = pe.from_stan(built, None, fit, preprocessing="none")
     result = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Refit()], policy=pe.Policy(refit=True, ess=200.0))
     assert model.calls["sample"] > 0
-    assert not any("PyStan" in note for note in result.verdict.notes)
+    assert not any("PyStan" in note.text for note in result.verdict.notes)
     assert cached_chains(REGRESSION) == []  # a refit of ours is in no file

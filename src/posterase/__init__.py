@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from posterase.matching import match_refits as match_refits
     from posterase.model import MaskedModel as MaskedModel
     from posterase.model import Model as Model
+    from posterase.notes import Note as Note
     from posterase.numerics.moves import HMCMoves as HMCMoves
     from posterase.numerics.moves import MALAMoves as MALAMoves
     from posterase.numerics.moves import Moves as Moves
@@ -116,6 +117,7 @@ HOMES = {
     "matching": "Matched match_refits",
     "log_densities": "Split split",
     "model": "MaskedModel Model",
+    "notes": "Note",
     "numerics.moves": "HMCMoves MALAMoves Moves NUTSMoves",
     "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner "
     "Preconditioner Solver",

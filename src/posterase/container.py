@@ -27,6 +27,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Int, PyTree
 
+from posterase.notes import Note
 from posterase.rows import RowTable, blanked
 
 SAMPLE_DIMS = ("chain", "draw")
@@ -249,7 +250,7 @@ class Container:
             return ""
         return fingerprint({str(name): values.values for name, values in observed.data_vars.items()})
 
-    def told(self, before: Container, params: PyTree) -> tuple[str, ...]:
+    def told(self, before: Container, params: PyTree) -> tuple[Note, ...]:
         """What was done to the container since `before`, and what is to be known of it, in words for a verdict."""
         moved = self.moved(params)
         out = {name: self._coming_out(name, group, moved) for name, group in self.groups.items()}
@@ -272,7 +273,11 @@ class Container:
                 said.append(f"cut out, since none of its rows is left: {emptied} of {dim}")
         if gone:
             said.append(f"dropped, since they saw the removed rows or may have: {', '.join(gone)}")
-        return (*said, *self.remarks, *self._preprocessing())
+        return (
+            *(Note("container", text) for text in said),
+            *(Note("model", text) for text in self.remarks),
+            *(Note("preprocessing", text) for text in self._preprocessing()),
+        )
 
     def _preprocessing(self) -> tuple[str, ...]:
         if self.preprocessing is None:

@@ -49,6 +49,7 @@ from posterase.errors import (
 from posterase.keys import fresh_key, key_from
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
+from posterase.notes import Note
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.input_checks import check_draws, compute_scores
@@ -459,10 +460,10 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    notes = _weaknesses(had, agreement)
+    weaknesses = _weaknesses(had, agreement)
     if came is None and not isinstance(model, StoredLikelihoods):
-        notes = (*notes, UNIDENTIFIED)
-    verdict = _verdict(tried, draws, had, own, doubts, notes, way_out)
+        weaknesses = (*weaknesses, UNIDENTIFIED)
+    verdict = _verdict(tried, draws, had, own, doubts, weaknesses, way_out)
     if verdict.accepted:
         verdict = dataclasses.replace(verdict, notes=(*went_along, *verdict.notes))
     output = tried[-1].output if tried and verdict.accepted else None
@@ -490,7 +491,7 @@ def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Er
     return [each for each in methods if not doubts or isinstance(each, Refit)], doubts
 
 
-def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Removal, tuple[str, ...]]:
+def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Removal, tuple[Note, ...]]:
     """The rows that were meant, with those that hold their values as covariates; and what to note of the latter.
 
     In a regression on lagged values, the row after a removed one has a covariate that is gone. It is dropped, as it is
@@ -506,7 +507,7 @@ def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Remov
         f"{along} more row{'s' if along > 1 else ''} dropped, since covariates held removed values ({holding.how}); "
         "their own observed values stay covariates of later rows, unless these rows are named too"
     )
-    return model.removal(np.union1d(removal.row_ids, holding.rows)), (said,)
+    return model.removal(np.union1d(removal.row_ids, holding.rows)), (Note("rows", said),)
 
 
 def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:
@@ -674,12 +675,12 @@ def _verdict(
         advice = _advised([doubt.advice for doubt in doubts], way_out or ADD)
         public = "; ".join(doubt.public for doubt in doubts)
         return Verdict(False, "refused", "", "; ".join(d.reason for d in doubts), advice, public_reason=public)
-    notes = tuple(doubt.public for doubt in doubts)
+    about_input = tuple(doubt.public for doubt in doubts)
     modes = "" if stuck_chains(draws) else different_modes(draws)
-    notes = notes if not modes or PUBLIC_CAUSES["modes"] in notes else (*notes, PUBLIC_CAUSES["modes"])
+    if modes and PUBLIC_CAUSES["modes"] not in about_input:
+        about_input = (*about_input, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence
-    notes = (*notes, *weaknesses)
     if last.objections or shown is None:
         return _refusal(tried, had, policy, modes, way_out)
     if shown.rhat is not None:
@@ -706,7 +707,7 @@ def _verdict(
         pareto_k=shown.pareto_k,
         ess=ess,
         epsilon=shown.epsilon,
-        notes=(*last.output.notes, *notes),
+        notes=(*last.output.notes, *(Note("input", text) for text in (*about_input, *weaknesses))),
         missed=missed,
         margin=margin,
         draws=last.output.origin,

@@ -29,6 +29,7 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
+from posterase.notes import Note
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh
@@ -85,7 +86,7 @@ class Output:
     """The largest correlation with the ancestors that is left, where draws were moved."""
     verification: Verification | None = None
     """None where draws were not moved."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def missed(self) -> float | None:
@@ -260,4 +261,4 @@ def _because(output: Output | Objection, draws: Draws, why: str) -> Output | Obj
         return output
     returned, before = (f"{each.n_chains} × {each.n_draws}" for each in (output.draws, draws))
     note = why if returned == before else f"{returned} of {before} draws are returned: {why}"
-    return dataclasses.replace(output, notes=(*output.notes, note))
+    return dataclasses.replace(output, notes=(*output.notes, Note("output", note)))

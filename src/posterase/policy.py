@@ -13,6 +13,7 @@ from posterase.checks import is_a
 from posterase.erasers.evidence import Evidence
 from posterase.erasers.refit import MOST_RHAT
 from posterase.errors import InvalidOptionError
+from posterase.notes import Note
 from posterase.numerics.weights import Estimate
 from posterase.origins import Origin
 from posterase.spelling import did_you_mean
@@ -246,7 +247,7 @@ class Verdict:
     ess: float | None = None
     epsilon: Estimate | None = None
     """KL in nats from the law of a returned draw to the kept posterior. None: not measured."""
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     """What else a reader should know."""
     missed: float | None = None
     """The largest error, in posterior standard deviations, that the verification of the draws against the kept
@@ -287,7 +288,7 @@ class Verdict:
             "verified": self.verified,
             "reason": self.public_reason,
             "advice": self.advice or None,
-            "notes": list(self.notes),
+            "notes": [note.to_dict() for note in self.notes],
         }
 
     def diagnostics_dict(self) -> dict[str, Any]:
@@ -302,7 +303,7 @@ class Verdict:
             "ess": plain(self.ess),
             "epsilon": plain(self.epsilon),
             "missed": plain(self.missed),
-            "notes": list(self.notes),
+            "notes": [note.to_dict() for note in self.notes],
             "margin": self.margin,
             "draws": self.draws,
             "verified": self.verified,

@@ -188,7 +188,7 @@ def _print_dry_run(job: Job, said: Said) -> None:
 
 def _for_commands(verdict: Verdict) -> Verdict:
     """The verdict with options instead of arguments in its advice."""
-    notes = tuple(map(as_options, verdict.notes))
+    notes = tuple(dataclasses.replace(note, text=as_options(note.text)) for note in verdict.notes)
     return dataclasses.replace(verdict, advice=as_options(verdict.advice), notes=notes)
 
 

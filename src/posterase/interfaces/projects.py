@@ -102,12 +102,9 @@ class Tried:
 
     @property
     def not_erased(self) -> tuple[str, ...]:
-        """The verdict's notes, but for those on the draws that came out and on what was cut and dropped."""
+        """The verdict's notes, except those about the returned draws and about what was done to their container."""
         assert self.result is not None
-        output = self.result.rungs[-1].output
-        of_draws = () if output is None else output.notes
-        notes = [note for note in self.result.verdict.notes if note not in of_draws]
-        return tuple(note for note in notes if not note.startswith(("cut ", "dropped")))
+        return tuple(note.text for note in self.result.verdict.notes if note.kind not in ("output", "container"))
 
     def save(self, path: Path) -> None:
         """Write the new draws."""

@@ -162,8 +162,9 @@ def methods_section(methods: Sequence[Facts], below: str) -> str:
 
 def notes_section(facts: Facts) -> str:
     """The verdict's notes, and what no erasure reaches."""
+    notes = [note["text"] for note in facts["verdict"]["notes"]]
     copies = "backups and copies of the draws, of their data and of anything computed from them"
-    return section("What else to know, and what was not erased", bullets([*facts["verdict"]["notes"], copies]))
+    return section("What else to know, and what was not erased", bullets([*notes, copies]))
 
 
 def certificate_section(certificate: bytes) -> str:

@@ -44,7 +44,8 @@ def certified(report: Mapping[str, Any], subjects: list[str]) -> dict[str, Any]:
     """
     verdict = {name: report["verdict"][name] for name in ("accepted", "kind", "method", "margin", "draws", "verified")}
     verdict["reason"] = redact(report["verdict"]["reason"], subjects)
-    verdict["notes"] = [redact(note, subjects) for note in report["verdict"]["notes"]]
+    notes = report["verdict"]["notes"]
+    verdict["notes"] = [{"kind": note["kind"], "text": redact(note["text"], subjects)} for note in notes]
     methods = [
         {
             "name": each["name"],

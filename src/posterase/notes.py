@@ -1,0 +1,33 @@
+"""Notes of a verdict: a kind for programs, a text for people."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+NoteKind = Literal["rows", "input", "output", "container", "model", "preprocessing"]
+"""What a note is about.
+
+- rows: removed besides those that were named
+- input: the draws that went in
+- output: the draws that are returned
+- container: what was cut, computed again or dropped
+- model: how the model and its data were read, and what stays in them
+- preprocessing: what was computed from all rows before the fit
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Note:
+    """Something that a reader of a verdict should know."""
+
+    kind: NoteKind
+    """What it is about."""
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    def to_dict(self) -> dict[str, str]:
+        """For certificates, reports and logs."""
+        return {"kind": self.kind, "text": self.text}
