@@ -83,7 +83,7 @@ class Noise(NamedTuple):
     """log u."""
 
     @classmethod
-    def draw(cls, random: np.random.Generator, shape: tuple[int, int, int], precision: Any) -> Noise:
+    def draw(cls, random: np.random.Generator, shape: tuple[int, ...], precision: Any) -> Noise:
         """Noise of two halves."""
         momentum = random.standard_normal(shape, np.float64 if precision == np.float64 else np.float32)
         jitter = random.uniform(1 - JITTER, 1 + JITTER, shape[:2])

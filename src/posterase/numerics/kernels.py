@@ -206,7 +206,7 @@ class Kernels:
     ) -> tuple[State, Swept]:
         """Move every active draw along one trajectory. Their gradients must be up to date."""
         out = sweep(
-            Noise.draw(random, (2, *state.z.shape[1:]), self.precision),
+            Noise.draw(random, self.thetas.shape, self.precision),
             self.density,
             self.frame,
             state,
