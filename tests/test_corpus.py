@@ -51,12 +51,12 @@ def coin_posterior(rows) -> xr.Dataset:
 
 def test_the_judge_sees_draws_that_were_not_moved():
     reference = references_of(COIN)["group"]
-    assert wrong_variables(coin_posterior(COIN.group), reference, None) == []
-    assert "mean off" in wrong_variables(coin_posterior([]), reference, None)[0]
+    assert wrong_variables(coin_posterior(COIN.group), reference, COIN.emptied_by("group")) == []
+    assert "mean off" in wrong_variables(coin_posterior([]), reference, COIN.emptied_by("group"))[0]
     narrow = coin_posterior(COIN.group)
     narrow = narrow.mean() + 0.8 * (narrow - narrow.mean())
-    assert "standard deviation 0.8" in wrong_variables(narrow, reference, None)[0]
-    assert "shape" in wrong_variables(narrow.expand_dims(more=2, axis=2), reference, None)[0]
+    assert "standard deviation 0.8" in wrong_variables(narrow, reference, COIN.emptied_by("group"))[0]
+    assert "shape" in wrong_variables(narrow.expand_dims(more=2, axis=2), reference, COIN.emptied_by("group"))[0]
 
 
 def test_an_erasure_that_erases_nothing_is_wrong(monkeypatch):

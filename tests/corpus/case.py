@@ -40,8 +40,9 @@ class Case:
     group: Int[np.ndarray, " some"]
     """The rows of the group request."""
     n_rows: int
-    emptied: int | None = None
-    """The number of the group (county, person, …) that loses all of its rows, where the model has an axis of groups."""
+    emptied: int | Literal["rows"] | None = None
+    """The number of the group (county, person, …) that loses all of its rows, where the model has an axis of groups; or
+    "rows", where every row is a group of its own."""
     cut: Callable[[Data, Bool[np.ndarray, " rows"]], Data] | None = None
     """The data of the rows that are kept. None: every array whose first axis has `n_rows` entries is cut."""
     bridge: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -74,6 +75,12 @@ class Case:
     def requests(self) -> dict[str, Int[np.ndarray, " some"]]:
         """Rows to erase, by the name of the request."""
         return {"row": np.array([self.row]), "group": np.asarray(self.group)}
+
+    def emptied_by(self, request: str) -> Int[np.ndarray, " some"]:
+        """The numbers of the groups that may lose all of their rows."""
+        if self.emptied == "rows":
+            return self.requests[request]
+        return np.array([] if self.emptied is None else [self.emptied], int)
 
     def kept_data(self, rows: Int[np.ndarray, " some"]) -> Data:
         """The data without these rows."""

@@ -224,6 +224,7 @@ CASES = [
         row=9,
         group=np.arange(30, 36),
         n_rows=60,
+        emptied="rows",
         reference_draws=3000,
     ),
     Case(

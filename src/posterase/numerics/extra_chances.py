@@ -95,6 +95,8 @@ class RaveledDensity(eqx.Module):
 
     density: LogDensity
     like: PyTree
+    one_by_one: bool = eqx.field(default=False, static=True)
+    """Whether trajectories are computed one after the other."""
 
     def __call__(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return self.density(ravel_pytree(self.like)[1](theta))
@@ -181,7 +183,8 @@ def _sweep_half(
             return leaf.at[places].get(mode="clip")
 
         start = jax.tree.map(gathered, (sweep.current, sweep.momentum, sizes))
-        current, momenta = devices.map_draws(_trajectory, start, block, (density, frame, steps))
+        side_by_side = 1 if density.one_by_one else block
+        current, momenta = devices.map_draws(_trajectory, start, side_by_side, (density, frame, steps))
         after = _energy(momenta, current.value)
         finite = jnp.isfinite(after) & jnp.isfinite(current.z).all(1) & jnp.isfinite(current.gradient).all(1)
         gain = jnp.where(finite, gathered(energy) - after, -jnp.inf)
