@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import Ratio
+from benchmarks.harness import Ratio, write_whole
 
 REPEATS = 5
 MOST = 0.6
@@ -233,8 +233,19 @@ def spawn(*arguments: str) -> dict[str, float]:
     return {} if arguments[0] == "fit" else json.loads(done.stdout.splitlines()[-1])  # PyStan prints, too
 
 
+TARGET = Path(__file__).parent.parent / "docs" / "results" / "first-answers.md"
+HEAD = (
+    "| fit by | model | first answer (import, bridge, erase, `to_arviz`) | cold refit | ratio | later answer |\n"
+    "|---|---|---|---|---|---|"
+)
+PARTS = ("import", "bridge", "erase", "to_arviz")
+
+
 def run(libraries: tuple[str, ...] = ("numpyro", "pymc", "stan"), repeats: int = REPEATS) -> Iterator[Ratio]:
     """First answers against cold refits, and later answers against first ones."""
+    from posterase.experiments.machine import machine  # not in the processes that are timed
+
+    lines = [HEAD]
     with tempfile.TemporaryDirectory() as folder:
         for library in libraries:
             for example in ("readme", "hierarchy"):
@@ -243,9 +254,17 @@ def run(libraries: tuple[str, ...] = ("numpyro", "pymc", "stan"), repeats: int =
                 pairs = [[spawn(what, library, example, draws) for what in ("erase", "refit")] for _ in range(repeats)]
                 median = {name: float(np.median([erased[name] for erased, _ in pairs])) for name in pairs[0][0]}
                 refit = float(np.median([refitted["first"] for _, refitted in pairs]))
-                parts = ", ".join(f"{name} {median[name]:.1f}" for name in ("import", "bridge", "erase", "to_arviz"))
-                yield Ratio(f"{library}, {example}: first answer ({parts}) / cold refit", median["first"], refit)
-                yield Ratio(f"{library}, {example}: later answer / first answer", median["later"], median["first"])
+                first, later = median["first"], median["later"]
+                lines.append(
+                    f"| {library} | {example} | {first:.1f} s ({', '.join(f'{median[name]:.1f}' for name in PARTS)}) "
+                    f"| {refit:.1f} s | {first / refit:.2f} | {later:.2f} s |"
+                )
+                yield Ratio(f"{library}, {example}: first answer / cold refit", first, refit)
+                yield Ratio(f"{library}, {example}: later answer / first answer", later, first)
+    intro = f"# First answers\n\nFrom `python -m benchmarks first_answers`: {machine()}. Medians of {repeats} runs."
+    intro += f" Wanted: at most {MOST} of a refit."
+    notes = (__doc__ or "").replace("\n\n    python -m benchmarks first_answers\n", "").strip()
+    write_whole(TARGET, "\n\n".join([intro, notes, "\n".join(lines)]) + "\n")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,8 @@ _inside = 0
 _before: dict[str, Any] = {}
 """jax's options as they are outside of our calls, where we changed them."""
 _ready: set[Path] = set()
+_threads: list[threading.Thread] = []
+"""Those that compile in the background."""
 
 
 class Programs(NamedTuple):
@@ -111,7 +113,35 @@ def programs_kept() -> Iterator[None]:
     try:
         yield
     finally:
+        wait_for_background()
         _leave()
+
+
+def compile_in_background(lowered: list[Any]) -> None:
+    """Compile programs in a thread while others run: XLA does not hold Python's global lock.
+
+    Programs are traced before, in the caller's thread, since a model's functions may not be thread-safe (NumPyro's
+    handlers are not). Calls that come later find them compiled. To be called inside `programs_kept`, which waits for
+    the thread before it gives jax its own compilation cache back.
+    """
+    if lowered:
+        thread = threading.Thread(target=_compile, args=(lowered,), daemon=True)
+        _threads.append(thread)
+        thread.start()
+
+
+def wait_for_background() -> None:
+    """Wait until everything is compiled."""
+    while _threads:
+        _threads.pop().join()
+
+
+def _compile(lowered: list[Any]) -> None:
+    for each in lowered:
+        try:
+            each.compile()
+        except Exception:  # the call that needs the program raises it where it can be caught
+            return
 
 
 def suspend_cache() -> None:

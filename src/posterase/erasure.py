@@ -31,7 +31,7 @@ from jaxtyping import Array, ArrayLike, Key
 from posterase import devices
 from posterase.checks import is_a, once
 from posterase.column_checks import lagged
-from posterase.compilation import programs_kept
+from posterase.compilation import compile_in_background, programs_kept
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
@@ -53,10 +53,11 @@ from posterase.notes import Note
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.input_checks import check_draws, compute_scores
+from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
-from posterase.numerics.weights import Estimate, base_weights, independent_groups, parameter_ess
+from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
 from posterase.origins import ORIGINS
-from posterase.output import Output, Request, make_output
+from posterase.output import MOST_PARAMETERS, Output, Request, make_output
 from posterase.policy import (
     ENOUGH_ESS,
     PUBLIC_CAUSES,
@@ -428,6 +429,10 @@ def erase(
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
         _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
+        small = thetas.shape[1] <= MOST_PARAMETERS and not model.gradients_are_dear
+        if mesh is None and small and not doubts and not all(each.samples_anew for each in climbed):
+            half = int(np.bincount(first_half(draws.n_chains, draws.n_draws)).max())
+            compile_in_background(lower_kernels(LogDensity(kept), like, thetas, half))
         full = LogDensity(model)
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)

@@ -30,7 +30,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -304,6 +304,31 @@ class Kernels:
         units = self.scales / np.linalg.norm(self.scales, axis=2, keepdims=True)
         chosen = units[np.arange(2)[:, None], direction]
         return np.einsum("hmd,hmd->hm", z, chosen), lambda by: z + by[..., None] * chosen
+
+
+_lowered_before: set[int] = set()
+"""Hashes of what was lowered, and nothing that would keep a model alive."""
+
+
+def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "n d"], half: int) -> list[Any]:
+    """The programs that move draws of this shape, `half` of them in each half, to be compiled; none if they were."""
+    kernels = Kernels(density, jax.tree.map(as_jax, like), np.resize(thetas, (2, half, thetas.shape[1])))
+    still = np.zeros((2, half))
+    z = as_jax(np.zeros(kernels.thetas.shape), kernels.precision)
+    state = State(z, as_jax(still, kernels.precision), z)
+    noise = Noise.draw(np.random.default_rng(0), kernels.thetas.shape, kernels.precision)
+    sizes, counts = as_jax(np.zeros(2), kernels.precision), as_jax(np.ones(2), np.int32)
+    arguments = noise, kernels.density, kernels.frame, state, as_jax(still.astype(bool)), sizes, counts, counts
+    leaves, structure = jax.tree.flatten(arguments)
+    signature = hash((structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)))
+    if signature in _lowered_before:
+        return []
+    _lowered_before.add(signature)
+    size = block_size(density, half)
+    return [
+        sweep.lower(*arguments),  # type: ignore[attr-defined]
+        evaluate_blocks.lower(kernels.density, kernels.frame, z, counts, size),  # type: ignore[attr-defined]
+    ]
 
 
 def largest_correlation(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> float:

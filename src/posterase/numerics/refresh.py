@@ -24,6 +24,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
+from posterase.compilation import wait_for_background
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.drift import Drift, bounded, find_drift
@@ -169,6 +170,7 @@ def refresh(
     Refreshed
         Draws that the kernels do not fit come back unmoved.
     """
+    wait_for_background()
     narrow = Kernels(density, jax.tree.map(as_jax, like), thetas)
     if narrow.is_precise():
         return _refresh(random, narrow, groups, choose, watched)
