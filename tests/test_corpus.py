@@ -8,6 +8,7 @@ import dataclasses
 import shutil
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -22,6 +23,14 @@ from tests.corpus.registry import all_cases
 CASES = all_cases()
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the libraries' warnings about their own fits
+
+
+@pytest.fixture(autouse=True)
+def precision():
+    """PyMC's samplers by JAX switch 64 bits on for the whole process."""
+    before = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", before)
 
 
 def marked(case: Case) -> object:

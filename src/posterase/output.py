@@ -57,7 +57,8 @@ FEWEST = 150
 """The same for fewer effective draws than this, since how many so few draws are worth is hard to estimate."""
 
 ENOUGH = 2.0
-"""No more than about so many times the effective draws that are asked for are moved where gradients are expensive."""
+"""No more than about so many times the effective draws that are asked for are moved where gradients are expensive, or
+moved on once draws have drifted."""
 
 FEWEST_PIECES = 32
 """The test for drift sums over so many pieces of chains, or more."""
@@ -142,13 +143,14 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     if dear:
         counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]
     fewest = min(counts, default=chains * length)
+    enough = min((count for count in counts if count >= ENOUGH * least), default=max(counts, default=fewest))
 
     def choose(pace: Pace) -> Plan:
         refit = least_refit_gradients(chains, length, pace.steps, is_hard=pace.sweeps > 1)
         affordable = [count for count in counts if count * pace.gradients_per_draw <= MOST_OF_A_REFIT * refit]
         count = max(affordable, default=fewest)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
-        return Plan(np.stack([places, places]), -(-fewest // 2), GIVEN_UP_AT * refit)
+        return Plan(np.stack([places, places]), -(-enough // 2), GIVEN_UP_AT * refit)
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.

@@ -192,6 +192,7 @@ CASES = [
         row=30,
         group=np.arange(10, 13),
         n_rows=60,
+        emptied="rows",
         reference_draws=5000,
         cut=_masked,
     ),

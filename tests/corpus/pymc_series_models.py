@@ -214,6 +214,7 @@ CASES = [
         5,
         np.arange(40, 48),
         96,
+        emptied=5,
         reference_draws=3000,
     ),
     Case(

@@ -346,7 +346,7 @@ def row_values(model: BridgedModel, params: Params) -> tuple[float, Float[np.nda
 @quick_jit(NONE)
 def values_of(program: Program, one: Params, leaves: dict[int, Array], names: tuple[str, ...]) -> dict[str, Array]:
     """`program.values`, compiled as a whole."""
-    return program.values(one, leaves, names)
+    return {name: jnp.asarray(value) for name, value in program.values(one, leaves, names).items()}
 
 
 @quick_jit(NONE)

@@ -62,7 +62,7 @@ class Plan(NamedTuple):
 
     places: Int[np.ndarray, "2 count"]
     """Of each half."""
-    fewest: int
+    enough: int
     """So many of each half are enough: those that are moved on if the draws drift."""
     most_gradients: float
     """No sweep is begun once moves have taken more than this."""
@@ -222,7 +222,7 @@ def _verify(run: _Run, plan: Plan) -> Verification:
             break
         least_sweeps = sweeps if look == 1 else 2 * least_sweeps
         if drift.is_detected:
-            run.start_again(plan.fewest)
+            run.start_again(plan.enough)
             least_sweeps *= 2
             run.mix(least_sweeps)
             since, drifts = run.columns(), drifts + 1
