@@ -143,14 +143,14 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     if dear:
         counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]
     fewest = min(counts, default=chains * length)
-    enough = min((count for count in counts if count >= ENOUGH * least), default=max(counts, default=fewest))
+    fewer = sorted(count for count in counts if count >= ENOUGH * least) or [max(counts, default=fewest)]
 
     def choose(pace: Pace) -> Plan:
         refit = least_refit_gradients(chains, length, pace.steps, is_hard=pace.sweeps > 1)
         affordable = [count for count in counts if count * pace.gradients_per_draw <= MOST_OF_A_REFIT * refit]
         count = max(affordable, default=fewest)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
-        return Plan(np.stack([places, places]), -(-enough // 2), GIVEN_UP_AT * refit)
+        return Plan(np.stack([places, places]), tuple(-(-each // 2) for each in fewer), GIVEN_UP_AT * refit)
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.

@@ -38,6 +38,9 @@ MOST_CORRELATION = 0.3
 MOST_SWEEPS, MOST_NUDGES = 8, 12
 """Trajectories of every draw until they have forgotten; and rounds of cheap moves for the few that have not moved."""
 
+SLOWING = 2.0
+"""Draws forget more slowly the longer they are moved: so many times the sweeps are needed that the first one tells."""
+
 STRETCHES = 4
 """Stretches before each trajectory."""
 
@@ -62,8 +65,8 @@ class Plan(NamedTuple):
 
     places: Int[np.ndarray, "2 count"]
     """Of each half."""
-    enough: int
-    """So many of each half are enough: those that are moved on if the draws drift."""
+    fewer: tuple[int, ...]
+    """Numbers of draws of each half that are enough, the fewest first, for draws that drift or forget slowly."""
     most_gradients: float
     """No sweep is begun once moves have taken more than this."""
 
@@ -197,7 +200,7 @@ def _refresh(
     run = _Run(random, kernels, tuned, plan, groups, watched)
     if not run.is_finite():  # the density or its gradient is no number there
         return Refreshed(run.starts, plan.places, 1.0, plan.places.size, kernels.cost)
-    verification = _verify(run, plan)
+    verification = _verify(run)
     return Refreshed(
         thetas=run.thetas(),
         places=run.places,
@@ -210,19 +213,24 @@ def _refresh(
     )
 
 
-def _verify(run: _Run, plan: Plan) -> Verification:
+def _verify(run: _Run) -> Verification:
     """Move draws until they have forgotten and do not drift, or until it takes too much."""
-    since, drifts, least_sweeps = run.origin, 0, 1
+    since, drifts, least_sweeps = None, 0, 1
     for look in range(1, MOST_LOOKS + 1):
         sweeps = run.mix(least_sweeps)
-        drift = find_drift(since, run.columns(), run.groups, FALSE_ALARMS / (MOST_METHODS * MOST_LOOKS))
+        drift = find_drift(
+            run.origin if since is None else since,
+            run.columns(),
+            run.groups,
+            FALSE_ALARMS / (MOST_METHODS * MOST_LOOKS),
+        )
         most_missed = max(MISSED_SD, MISSED_ERRORS / math.sqrt(2 * run.count))
         verification = Verification(drift, drifts + drift.is_detected, look, most_missed)
         if verification.is_passed or verification.drifts == MOST_DRIFTS or run.has_cost_too_much():
             break
         least_sweeps = sweeps if look == 1 else 2 * least_sweeps
         if drift.is_detected:
-            run.start_again(plan.enough)
+            run.start_again()
             least_sweeps *= 2
             run.mix(least_sweeps)
             since, drifts = run.columns(), drifts + 1
@@ -245,7 +253,7 @@ class _Run:
         watched: Watched | None,
     ):
         self.random, self.kernels, self.tuned = random, kernels, tuned
-        self.most_gradients, self.watched = plan.most_gradients, watched
+        self.most_gradients, self.fewer, self.watched = plan.most_gradients, plan.fewer, watched
         rows = np.arange(2)[:, None]
         self.places, self.starts = plan.places, kernels.thetas[rows, plan.places]
         self.groups = groups[rows, plan.places].ravel()
@@ -274,11 +282,14 @@ class _Run:
         """
         for number in range(1, MOST_SWEEPS + least_sweeps + 1):
             # What is stuck with these steps moves with smaller ones.
-            shrink = 1.0 if number <= least_sweeps + 1 or number % 2 else 4.0 ** -((number - least_sweeps) // 2)
-            self.sweep(shrink)
+            is_stuck = number > least_sweeps + 1 and number % 2 == 0 and not self.moved.all()
+            self.sweep(4.0 ** -((number - least_sweeps) // 2) if is_stuck else 1.0)
             if self.has_cost_too_much():
                 break
-            if number >= least_sweeps and self.has_forgotten():
+            has_forgotten = number >= least_sweeps and self.has_forgotten()
+            if self.sweeps == 1 and not has_forgotten:  # slower than trials told
+                self.thin(self.affordable())
+            if has_forgotten:
                 for _ in range(MOST_NUDGES):
                     if self.moved.all():
                         break
@@ -318,22 +329,45 @@ class _Run:
         own = bounded(self.origin[:, :width], self.thetas().reshape(-1, width))
         return largest_correlation(*own) < MOST_CORRELATION and self.correlation() < MOST_CORRELATION
 
-    def start_again(self, count: int) -> None:
-        """Take the coordinates of draws that have drifted from where they were, and go on with fewer of them."""
-        thetas = self.thetas()
-        self.kernels.fit(thetas)
-        chosen = np.linspace(0, self.count, min(count, self.count), endpoint=False).astype(int)
+    def affordable(self) -> int:
+        """How many draws of each half can be moved on for half of what may be spent, given what one sweep has done."""
+        correlation = min(max(self.correlation(), MOST_CORRELATION), 0.99)
+        sweeps = SLOWING * math.ceil(math.log(MOST_CORRELATION) / math.log(correlation))
+        count = self.count * self.most_gradients / (2 * self.spent * sweeps)
+        return max((each for each in self.fewer if each <= count), default=self.fewer[0])
+
+    def thin(self, count: int) -> None:
+        """Go on with fewer draws, evenly spaced."""
+        if count >= self.count:
+            return
+        m, chosen = self.stale.shape[1], np.linspace(0, self.count, count, endpoint=False).astype(int)
+        first = np.pad(chosen, (0, m - count), mode="edge")
+        self.state = State(*(as_jax(np.asarray(leaf)[:, first], leaf.dtype) for leaf in self.state))
+        self.stale, self.active = self.stale[:, first], np.broadcast_to(np.arange(m) < count, (2, m))
 
         def select(rows: np.ndarray) -> np.ndarray:
-            return rows.reshape(2, self.count, -1)[:, chosen].reshape(2 * len(chosen), -1)
+            return rows.reshape(2, self.count, -1)[:, chosen].reshape(2 * count, -1)
 
         self.origin, self.groups = select(self.origin), select(self.groups).ravel()
         self.places, self.starts, self.moved = (each[:, chosen] for each in (self.places, self.starts, self.moved))
-        self._start(thetas[:, chosen])
+        self.count, self._followed = count, None
+
+    def start_again(self) -> None:
+        """Take the coordinates of draws that have drifted from where they were, and go on with as few as possible."""
+        fitted = self.thetas()
+        self.thin(self.fewer[0])
+        thetas = self.thetas()
+        self.kernels.fit(fitted)
+        self._start(thetas)
+
+    @property
+    def spent(self) -> float:
+        """What moves have cost so far."""
+        return self.kernels.cost.evaluations
 
     def has_cost_too_much(self) -> bool:
         """Whether no more moves should be begun."""
-        return self.kernels.gradients + self.kernels.densities / 3 > self.most_gradients
+        return self.spent > self.most_gradients
 
     def thetas(self) -> Float[np.ndarray, "2 count d"]:
         """Raveled unconstrained draws."""
