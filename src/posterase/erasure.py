@@ -46,6 +46,7 @@ from posterase.errors import (
     NonFiniteResultError,
     RefusedError,
 )
+from posterase.extras import import_in_background
 from posterase.keys import fresh_key, key_from
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
@@ -409,6 +410,7 @@ def erase(
     typed = key_from(random_seed, key)
     if typed is None:
         typed = fresh_key() if mesh is None else devices.agree_on_key(fresh_key())
+    import_in_background("arviz_stats.base")
     removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:

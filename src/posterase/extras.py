@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 
 from posterase.errors import MissingExtraError
 
@@ -15,3 +16,15 @@ def need(module: str, what: str, extra: str) -> None:
         raise MissingExtraError(
             f"{what} needs {module}, which is not installed.", f"pip install 'posterase[{extra}]'"
         ) from error
+
+
+def import_in_background(module: str) -> None:
+    """Import a module while XLA compiles, which does not hold Python's global lock. Whoever needs it imports it too."""
+    threading.Thread(target=_import, args=(module,), daemon=True).start()
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception:  # whoever needs it meets the error where it can be caught
+        return
