@@ -96,7 +96,7 @@ def verified(params, seed):
     thetas = thetas.reshape(2, len(thetas) // 2, -1)
     every = np.tile(np.arange(thetas.shape[1]), (2, 1))
     groups = np.arange(thetas[..., 0].size).reshape(2, -1) // 10
-    plan = refresh.Plan(every, (every.shape[1],), np.inf)
+    plan = refresh.Plan(every, (every.shape[1],), np.inf, np.inf)
     return refresh.refresh(
         np.random.default_rng(seed), LogDensity(BANANA), like, thetas, groups, lambda _: plan, None
     ).verification

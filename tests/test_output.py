@@ -542,7 +542,7 @@ def run(model, draws, seed=0):
     """All draws moved."""
     thetas, like = halves(draws, model)
     every = np.tile(np.arange(thetas.shape[1]), (2, 1))
-    plan = refresh.Plan(every, (every.shape[1],), np.inf)
+    plan = refresh.Plan(every, (every.shape[1],), np.inf, np.inf)
     return thetas, refresh.refresh(
         np.random.default_rng(seed),
         LogDensity(model),

@@ -146,11 +146,13 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     fewer = sorted(count for count in counts if count >= ENOUGH * least) or [max(counts, default=fewest)]
 
     def choose(pace: Pace) -> Plan:
-        refit = least_refit_gradients(chains, length, pace.steps, is_hard=pace.sweeps > 1)
+        hard = least_refit_gradients(chains, length, pace.steps, is_hard=True)
+        refit = hard if pace.sweeps > 1 else least_refit_gradients(chains, length, pace.steps)
         affordable = [count for count in counts if count * pace.gradients_per_draw <= MOST_OF_A_REFIT * refit]
         count = max(affordable, default=fewest)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
-        return Plan(np.stack([places, places]), tuple(-(-each // 2) for each in fewer), GIVEN_UP_AT * refit)
+        halves = tuple(-(-each // 2) for each in fewer)
+        return Plan(np.stack([places, places]), halves, GIVEN_UP_AT * refit, GIVEN_UP_AT * hard)
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.

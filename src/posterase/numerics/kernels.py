@@ -104,6 +104,7 @@ class Kernels:
         self.density = RaveledDensity(density, like)
         self.precision = jnp.result_type(*jax.tree.leaves(like))
         self.thetas = thetas
+        self.stretched = np.full((2, thetas.shape[2]), 1 / thetas.shape[2])
         self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
         self.fit(thetas)
 
@@ -235,9 +236,12 @@ class Kernels:
     def stretch(
         self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
     ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
-        """Scale draws that lie far out along a direction. Gradients of those that moved become stale."""
+        """Scale draws that lie far out along a direction. Gradients of those that moved become stale.
+
+        The direction is that of a parameter, chosen with the probabilities `stretched`.
+        """
         z = np.asarray(state.z)
-        direction = random.integers(z.shape[2], size=active.shape)
+        direction = np.stack([random.choice(z.shape[2], active.shape[1], p=shares) for shares in self.stretched])
         scale = np.exp(random.normal(size=active.shape)) * np.where(random.uniform(size=active.shape) < FLIPS, -1, 1)
         along, shift = self._along(z, direction)
         chosen = active & (np.abs(along) > FAR) & (np.abs(scale * along) > FAR)
@@ -331,12 +335,17 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
     ]
 
 
-def largest_correlation(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> float:
-    """The largest absolute correlation of a column before and now; columns that never vary count as forgotten."""
+def correlations(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:
+    """The absolute correlation of each column before and now; columns that never vary count as forgotten."""
     a, b = before - before.mean(axis=0), now - now.mean(axis=0)
     scale = np.sqrt((a**2).sum(axis=0) * (b**2).sum(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return float(np.max(np.where(scale > 0, np.abs((a * b).sum(axis=0)) / scale, 0.0), initial=0.0))
+        return np.where(scale > 0, np.abs((a * b).sum(axis=0)) / scale, 0.0)
+
+
+def largest_correlation(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> float:
+    """The largest of them."""
+    return float(correlations(before, now).max(initial=0.0))
 
 
 def _is_tuned(rates: list[float]) -> bool:

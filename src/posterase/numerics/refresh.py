@@ -29,13 +29,13 @@ from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.drift import Drift, bounded, find_drift
 from posterase.numerics.extra_chances import State
-from posterase.numerics.kernels import TARGET_ACCEPTANCE, TRIAL_DRAWS, Kernels, Tuned, largest_correlation
+from posterase.numerics.kernels import TARGET_ACCEPTANCE, TRIAL_DRAWS, Kernels, Tuned, correlations, largest_correlation
 from posterase.precision import as_jax, in_float64
 
 MOST_CORRELATION = 0.3
 """Draws are moved until nothing correlates with its value at their ancestors more than this."""
 
-MOST_SWEEPS, MOST_NUDGES = 8, 12
+MOST_SWEEPS, MOST_NUDGES = 16, 12
 """Trajectories of every draw until they have forgotten; and rounds of cheap moves for the few that have not moved."""
 
 SLOWING = 2.0
@@ -69,6 +69,8 @@ class Plan(NamedTuple):
     """Numbers of draws of each half that are enough, the fewest first, for draws that drift or forget slowly."""
     most_gradients: float
     """No sweep is begun once moves have taken more than this."""
+    most_if_slow: float
+    """The same if one trajectory does not forget its start: such posteriors take NUTS longer, too."""
 
 
 class Pace(NamedTuple):
@@ -253,7 +255,7 @@ class _Run:
         watched: Watched | None,
     ):
         self.random, self.kernels, self.tuned = random, kernels, tuned
-        self.most_gradients, self.fewer, self.watched = plan.most_gradients, plan.fewer, watched
+        self.plan, self.watched, self.most_gradients = plan, watched, plan.most_gradients
         rows = np.arange(2)[:, None]
         self.places, self.starts = plan.places, kernels.thetas[rows, plan.places]
         self.groups = groups[rows, plan.places].ravel()
@@ -287,7 +289,8 @@ class _Run:
             if self.has_cost_too_much():
                 break
             has_forgotten = number >= least_sweeps and self.has_forgotten()
-            if self.sweeps == 1 and not has_forgotten:  # slower than trials told
+            if self.sweeps == 1 and not has_forgotten:
+                self.most_gradients = self.plan.most_if_slow
                 self.thin(self.affordable())
             if has_forgotten:
                 for _ in range(MOST_NUDGES):
@@ -311,6 +314,14 @@ class _Run:
         self.moved |= swept.moved[:, : self.count]
         self.acceptance = self.acceptance or float(swept.rates.mean())
         self.sweeps += 1
+        self._stretch_what_is_slow()
+
+    def _stretch_what_is_slow(self) -> None:
+        """Stretch along parameters that remember their ancestors: for each half, those of the other half."""
+        width = self.starts.shape[-1]
+        for half, (before, now) in enumerate(zip(self.starts, self.thetas(), strict=True)):
+            remembered = correlations(before, now) ** 2 + 1 / (width * self.count)
+            self.kernels.stretched[1 - half] = remembered / remembered.sum()
 
     def nudge(self) -> None:
         """Cheap moves of every draw, for the sake of the few that have not moved: to choose these would be a bias."""
@@ -330,11 +341,11 @@ class _Run:
         return largest_correlation(*own) < MOST_CORRELATION and self.correlation() < MOST_CORRELATION
 
     def affordable(self) -> int:
-        """How many draws of each half can be moved on for half of what may be spent, given what one sweep has done."""
+        """How many draws of each half can be moved on for a third of what may be spent, given what one sweep did."""
         correlation = min(max(self.correlation(), MOST_CORRELATION), 0.99)
         sweeps = SLOWING * math.ceil(math.log(MOST_CORRELATION) / math.log(correlation))
-        count = self.count * self.most_gradients / (2 * self.spent * sweeps)
-        return max((each for each in self.fewer if each <= count), default=self.fewer[0])
+        count = self.count * self.most_gradients / (3 * self.spent * sweeps)
+        return max((each for each in self.plan.fewer if each <= count), default=self.plan.fewer[0])
 
     def thin(self, count: int) -> None:
         """Go on with fewer draws, evenly spaced."""
@@ -355,7 +366,7 @@ class _Run:
     def start_again(self) -> None:
         """Take the coordinates of draws that have drifted from where they were, and go on with as few as possible."""
         fitted = self.thetas()
-        self.thin(self.fewer[0])
+        self.thin(self.plan.fewer[0])
         thetas = self.thetas()
         self.kernels.fit(fitted)
         self._start(thetas)
