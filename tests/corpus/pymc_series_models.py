@@ -205,6 +205,7 @@ CASES = [
         group=np.arange(30, 35),
         n_rows=50,
         reference_draws=3000,
+        emptied="rows",
     ),
     Case(
         "pymc-rolling-regression",
