@@ -23,6 +23,7 @@ file that another is still writing compiles the program itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import threading
@@ -30,7 +31,6 @@ import time
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,7 +106,7 @@ def default_folder() -> Path:
     return cache_folder() / "programs"
 
 
-@contextmanager
+@contextlib.contextmanager
 def programs_kept() -> Iterator[None]:
     """What is compiled in here is kept for the next process; what was kept is not compiled. Also a decorator."""
     _enter()
@@ -132,8 +132,9 @@ def compile_in_background(lowered: list[Any]) -> None:
 
 def wait_for_background() -> None:
     """Wait until everything is compiled."""
-    while _threads:
-        _threads.pop().join()
+    with contextlib.suppress(IndexError):  # another thread may take the last one
+        while True:
+            _threads.pop().join()
 
 
 def _compile(lowered: list[Any]) -> None:

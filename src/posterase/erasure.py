@@ -454,7 +454,7 @@ def erase(
             spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
         )
         for number, eraser in enumerate(climbed):
-            if not eraser.samples_anew and has_cost_a_refit(tried, draws):
+            if not eraser.samples_anew and exceeds_cost_of_refit(tried, draws):
                 if TOO_EXPENSIVE not in tried[-1].objections:
                     tried.append(Rung(type(eraser).__name__, None, [TOO_EXPENSIVE], 0.0))
                 continue
@@ -572,8 +572,8 @@ def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel
     return chosen
 
 
-def has_cost_a_refit(tried: list[Rung], draws: Draws) -> bool:
-    """Whether as many evaluations as a refit takes have gone into methods that were not accepted."""
+def exceeds_cost_of_refit(tried: list[Rung], draws: Draws) -> bool:
+    """Whether the methods that were not accepted have taken more evaluations than a refit."""
     return sum(rung.cost.evaluations for rung in tried) > least_refit_gradients(draws.n_chains, draws.n_draws)
 
 

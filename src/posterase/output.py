@@ -54,11 +54,11 @@ SPARE = 1.5
 """At least so many times the effective draws that are asked for are moved: moved draws hardly depend on each other."""
 
 FEWEST = 150
-"""The same for fewer effective draws than this, since how many so few draws are worth is hard to estimate."""
+"""A smaller demand for effective draws counts as this one: the effective size of few draws is hard to estimate."""
 
 ENOUGH = 2.0
 """No more than about so many times the effective draws that are asked for are moved where gradients are expensive, or
-moved on once draws have drifted."""
+moved on once draws have drifted or forget slowly."""
 
 FEWEST_PIECES = 32
 """The test for drift sums over so many pieces of chains, or more."""
@@ -132,7 +132,7 @@ def make_output(
 def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tuple[Output | Objection, Cost]:
     """The draws resampled, moved and verified, or what speaks against them; and what this took."""
     draws, least = erased.draws, max(request.policy.least_ess, FEWEST)
-    dear = request.model.gradients_are_dear
+    is_expensive = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
@@ -140,7 +140,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
         return Objection("no output", NOT_MOVED, ""), Cost()
     groups = _pieces(draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
-    if dear:
+    if is_expensive:
         counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]
     fewest = min(counts, default=chains * length)
     fewer = sorted(count for count in counts if count >= ENOUGH * least) or [max(counts, default=fewest)]
@@ -156,7 +156,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.
-        padded = flat if dear else np.resize(flat, (ancestors.size, flat.shape[1]))
+        padded = flat if is_expensive else np.resize(flat, (ancestors.size, flat.shape[1]))
         return evaluate_at(RemovedLogLikelihood(request.model, request.removal), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
@@ -174,7 +174,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
         fresh, request.kept, "moved", effective_draws(fresh), moved.correlation, moved.verification
     )
     if shape[1] < length:
-        output = _because(output, draws, FEW_ARE_ENOUGH if dear else NOT_ALL)
+        output = _because(output, draws, FEW_ARE_ENOUGH if is_expensive else NOT_ALL)
     return output, moved.cost
 
 

@@ -228,7 +228,7 @@ def _verify(run: _Run) -> Verification:
         )
         most_missed = max(MISSED_SD, MISSED_ERRORS / math.sqrt(2 * run.count))
         verification = Verification(drift, drifts + drift.is_detected, look, most_missed)
-        if verification.is_passed or verification.drifts == MOST_DRIFTS or run.has_cost_too_much():
+        if verification.is_passed or verification.drifts == MOST_DRIFTS or run.is_over_budget():
             break
         least_sweeps = sweeps if look == 1 else 2 * least_sweeps
         if drift.is_detected:
@@ -286,7 +286,7 @@ class _Run:
             # What is stuck with these steps moves with smaller ones.
             is_stuck = number > least_sweeps + 1 and number % 2 == 0 and not self.moved.all()
             self.sweep(4.0 ** -((number - least_sweeps) // 2) if is_stuck else 1.0)
-            if self.has_cost_too_much():
+            if self.is_over_budget():
                 break
             has_forgotten = number >= least_sweeps and self.has_forgotten()
             if self.sweeps == 1 and not has_forgotten:
@@ -376,7 +376,7 @@ class _Run:
         """What moves have cost so far."""
         return self.kernels.cost.evaluations
 
-    def has_cost_too_much(self) -> bool:
+    def is_over_budget(self) -> bool:
         """Whether no more moves should be begun."""
         return self.spent > self.most_gradients
 
