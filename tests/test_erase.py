@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -276,7 +277,10 @@ def test_a_flat_prior_without_rows_is_refused(eraser):
     with pytest.raises(pe.errors.ImproperPosteriorError, match="effect"):
         eraser(0, model, pe.Draws(params), model.removal(group == 1))
     model, params, group = grouped(1e3)  # a wide prior is a prior: it is not taken for none
-    assert pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).judgement.passed
+    assert (
+        pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).evidence.pareto_k
+        < 0.7
+    )
     with pytest.raises(pe.errors.UnusedParameterError, match="double"):
         eraser(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.removal([3]))
 
@@ -426,10 +430,50 @@ def test_chains_that_disagree_a_little_are_noted_and_more_is_refused(shift, rhat
 
 
 def test_a_policy_that_needs_epsilon_refuses_what_has_none():
-    evidence = Evidence(ess={"x": 900.0}, cost=Cost(), pareto_k=0.2, threshold=0.7)
-    assert pe.Policy().objections(evidence) == []
-    assert "policy needs" in pe.Policy(need_epsilon=True).objections(evidence)[0].reason
-    assert pe.Policy().spends(evidence) == 1.0, "an ε that was not measured counts as the most there can be"
+    erased = pe.Erased(DRAWS, None, Evidence(ess={"x": 900.0}, cost=Cost(), pareto_k=0.2, threshold=0.7))
+    assert pe.Policy().objections(erased) == []
+    assert "policy needs" in pe.Policy(need_epsilon=True).objections(erased)[0].reason
+    assert pe.Policy().spends(erased) == 1.0, "an ε that was not measured counts as the most there can be"
+
+
+class Unchanged(pe.Eraser):
+    """Returns the draws that went in, and says that their chains agree."""
+
+    def _erase(self, key, model, draws, removal):
+        evidence = Evidence(ess={"beta": 2000.0}, cost=Cost(), rhat=1.0)
+        return pe.Erased(draws, Agreement(), evidence, samples_anew=True)  # which the class does not say
+
+
+class UnchangedRefit(Unchanged):
+    """The broken twin: it claims to be a refit."""
+
+    samples_anew: ClassVar[bool] = True
+    origin: ClassVar[str] = "refitted"
+
+
+class Agreement:
+    brief = "R̂ 1.000"
+
+
+def test_a_method_is_a_refit_because_it_says_so_and_not_because_of_an_rhat():
+    rows = np.arange(35)
+    measured = pe.erase(MODEL, DRAWS, rows, rungs=[Unchanged()], policy=pe.Policy(need_epsilon=True), spent=0.3)
+    assert "ε not measured" in measured.verdict.reason
+    assert measured.spent == 0.3
+    moved = pe.erase(MODEL, DRAWS, rows, rungs=[Unchanged()], spent=0.3)
+    assert moved.verdict.kind != "refitted"
+    assert moved.spent >= 0.3
+    assert not moved.verdict.accepted or moved.verdict.verified
+    with pytest.raises(InvalidOptionError, match="refit"):
+        pe.erase(MODEL, DRAWS, rows, rungs=[UnchangedRefit()], policy=pe.Policy(refit=False))
+    allowed = pe.Policy(refit=True, need_epsilon=True)
+    broken = pe.erase(MODEL, DRAWS, rows, rungs=[UnchangedRefit()], policy=allowed, spent=0.3)
+    assert (broken.verdict.kind, broken.spent) == ("refitted", 0.0), "nothing but the field makes the difference"
+
+
+def test_a_refit_must_measure_rhat():
+    erased = pe.Erased(DRAWS, None, Evidence(ess={"x": 900.0}, cost=Cost()), samples_anew=True)
+    assert [each.cause for each in pe.Policy().objections(erased)] == ["rhat not measured"]
 
 
 def test_bad_input():

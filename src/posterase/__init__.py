@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from posterase.erasers.continue_unfinished import ContinueUnfinished as ContinueUnfinished
     from posterase.erasers.eraser import Erased as Erased
     from posterase.erasers.eraser import Eraser as Eraser
-    from posterase.erasers.eraser import Judgement as Judgement
     from posterase.erasers.evidence import Evidence as Evidence
     from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
     from posterase.erasers.live_influence_shift import LiveErased as LiveErased
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from posterase.numerics.solvers import NystromPreconditioner as NystromPreconditioner
     from posterase.numerics.solvers import Preconditioner as Preconditioner
     from posterase.numerics.solvers import Solver as Solver
+    from posterase.objections import Objection as Objection
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
     from posterase.removal import Removal as Removal
@@ -104,7 +104,7 @@ HOMES = {
     "draws": "Draws",
     "erasers.continue_sampling": "Continue",
     "erasers.continue_unfinished": "ContinueUnfinished",
-    "erasers.eraser": "Erased Eraser Judgement",
+    "erasers.eraser": "Erased Eraser",
     "erasers.evidence": "Evidence",
     "erasers.influence_shift": "InfluenceShift",
     "erasers.live_influence_shift": "LiveErased LiveInfluenceShift",
@@ -118,6 +118,7 @@ HOMES = {
     "log_densities": "Split split",
     "model": "MaskedModel Model",
     "notes": "Note",
+    "objections": "Objection",
     "numerics.moves": "HMCMoves MALAMoves Moves NUTSMoves",
     "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner "
     "Preconditioner Solver",

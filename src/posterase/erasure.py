@@ -38,7 +38,7 @@ from posterase.erasers.evidence import Evidence
 from posterase.erasers.refit import Refit
 from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
-from posterase.erasers.transport import Transport, TransportDiagnostics
+from posterase.erasers.transport import Transport
 from posterase.errors import (
     DivergedError,
     DrawsShapeError,
@@ -57,12 +57,11 @@ from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
 from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
+from posterase.objections import PUBLIC_CAUSES, Objection
 from posterase.origins import ORIGINS
 from posterase.output import MOST_PARAMETERS, Output, Request, make_output
 from posterase.policy import (
     ENOUGH_ESS,
-    PUBLIC_CAUSES,
-    Objection,
     Policy,
     Verdict,
     epsilon_text,
@@ -444,7 +443,7 @@ def erase(
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
     if doubts:
-        climbed = [eraser for eraser in climbed if isinstance(eraser, Refit)]
+        climbed = [eraser for eraser in climbed if eraser.samples_anew]
     had = effective_draws(draws) if draws.log_weights is None else parameter_ess(draws)
     own = policy.for_draws(had, can_move=not isinstance(model, StoredLikelihoods))
     tried: list[Rung] = []
@@ -480,10 +479,10 @@ def erase(
         verdict = dataclasses.replace(verdict, notes=(*verdict.notes, *told))
         settled = dataclasses.replace(output, draws=output.draws.settled())
         tried[-1] = dataclasses.replace(tried[-1], output=settled)
-    last = tried[-1].evidence if tried else None
+    last = tried[-1].erased if tried else None
     if not verdict.accepted or last is None:
         after = spent
-    elif verdict.kind == "refitted":
+    elif last.samples_anew:
         after = 0.0
     else:
         after = spent + policy.spends(last, verdict.missed)
@@ -495,7 +494,7 @@ def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Er
     """The methods that `erase` would try, in order; and what speaks against anything but a refit."""
     doubts = _doubts(draws, chain_agreement(draws), policy, 0.0)
     methods = _ladder(None, policy, model)
-    return [each for each in methods if not doubts or isinstance(each, Refit)], doubts
+    return [each for each in methods if not doubts or each.samples_anew], doubts
 
 
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Removal, tuple[Note, ...]]:
@@ -555,7 +554,7 @@ def _weaknesses(had: Mapping[str, float], agreement: dict[str, ChainAgreement]) 
 
 def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel) -> list[Eraser]:
     if rungs is None:
-        own = [each for each in RUNGS if not (model.gradients_are_dear and isinstance(each, Rejuvenate))]
+        own = [each for each in RUNGS if not (model.gradients_are_dear and each.takes_many_gradients)]
         chosen: list[Eraser] = [*own, *([Refit()] if policy.refit else [])]
         if isinstance(model, StoredLikelihoods):
             chosen = [eraser for eraser in chosen if not eraser.needs_density]
@@ -565,9 +564,9 @@ def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel
             is_a(eraser, Eraser, "rungs", "pass erasers: [pe.Reweight(), pe.Transport()].")
         if not chosen:
             raise InvalidOptionError("rungs is empty.", "name at least one eraser, or leave it out.")
-        if not policy.refit and any(isinstance(eraser, Refit) for eraser in chosen):
+        if not policy.refit and any(eraser.samples_anew for eraser in chosen):
             raise InvalidOptionError(
-                "rungs holds a Refit, which the policy does not allow.", "allow it: policy=pe.Policy(refit=True)."
+                "rungs holds a refit, which the policy does not allow.", "allow it: policy=pe.Policy(refit=True)."
             )
     return chosen
 
@@ -593,19 +592,19 @@ class _Climb(NamedTuple):
         started = time.perf_counter()
         name = type(eraser).__name__
         try:
-            erased = self._run(key, eraser, before)
+            erased = eraser(key, self.model, self.draws, self.removal, before=None if before is None else before.erased)
         except (NonFiniteResultError, DivergedError) as error:
             objection = Objection("error", error.problem, error.advice)
             return Rung(name, None, [objection], time.perf_counter() - started)
-        objections = self.policy.objections(erased.evidence) or self._improper(erased.draws)
+        objections = self.policy.objections(erased) or self._improper(erased.draws)
         output, moves = None, Cost()
         if not objections:
             output, objections, moves = self._output(key, eraser, erased)
         if output is not None and output.is_repaired:  # weights did not know of what the moves have mended
             erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
-            objections = self.policy.objections(erased.evidence)
+            objections = self.policy.objections(erased)
         if output is not None and not eraser.samples_anew:
-            objections = objections or self._too_much(self.policy.spends(erased.evidence, output.missed))
+            objections = objections or self._too_much(self.policy.spends(erased, output.missed))
         seconds = time.perf_counter() - started
         output = None if objections else output
         return Rung(name, erased, objections, seconds, output, moves, _jeffreys(erased, self.refits))
@@ -644,18 +643,6 @@ class _Climb(NamedTuple):
         said = f"the kept density does not fall off along {', '.join(flat)}: it may have no posterior"
         return [Objection("improper", said, "give it a proper prior.")]
 
-    def _run(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Erased:
-        """A rung that starts from transported draws takes those of the rung before, where that has made them."""
-        made = None if before is None or before.erased is None else before.erased.diagnostics
-        goes_on = isinstance(eraser, Rejuvenate) and eraser.start is not None
-        if goes_on and isinstance(made, TransportDiagnostics) and not made.split:
-            return eraser.go_on(key, self.model, self.draws, self.removal, made.transported)  # type: ignore[attr-defined]
-        if isinstance(eraser, Refit) and isinstance(made, TransportDiagnostics):
-            assert before is not None
-            assert before.erased is not None
-            return eraser.refit(key, self.model, self.draws, self.removal, before.erased.draws)
-        return eraser(key, self.model, self.draws, self.removal)
-
 
 def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     """Of the rung's draws as they are moved, before weights."""
@@ -688,17 +675,17 @@ def _verdict(
         about_input = (*about_input, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence
-    if last.objections or shown is None:
+    if last.objections or last.erased is None or shown is None:
         return _refusal(tried, had, policy, modes, way_out)
-    if shown.rhat is not None:
+    if last.erased.samples_anew:
         kind = "refitted"
-        figures = [f"R̂ {shown.rhat:.3f}"]
+        figures = [] if shown.rhat is None else [f"R̂ {shown.rhat:.3f}"]
     else:
         kind = "moved" if shown.epsilon is None else "measured"
         figures = [] if shown.pareto_k is None else [f"k̂ {shown.pareto_k:.2f}"]
         figures.append(epsilon_text(shown.epsilon))
     assert last.output is not None
-    margin, ess = policy.margin(shown), min(last.output.ess.values())
+    margin, ess = policy.margin(last.erased), min(last.output.ess.values())
     figures.append(f"ESS {ess:.0f}")
     missed = last.output.missed
     if missed is not None:

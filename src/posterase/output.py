@@ -34,9 +34,10 @@ from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
+from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.parameters import parameter_names
-from posterase.policy import Objection, Policy
+from posterase.policy import Policy
 from posterase.removal import Removal
 from posterase.sampling.effective_draws import effective_draws
 from posterase.stored_likelihoods import StoredLikelihoods

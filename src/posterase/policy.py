@@ -10,62 +10,26 @@ from typing import Any, Literal
 
 from posterase.assess.bounds import total_variation
 from posterase.checks import is_a
-from posterase.erasers.evidence import Evidence
-from posterase.erasers.refit import MOST_RHAT
+from posterase.erasers.eraser import Erased
 from posterase.errors import InvalidOptionError
 from posterase.notes import Note
 from posterase.numerics.weights import Estimate
+from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.spelling import did_you_mean
 
 Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
-"""How an acceptance was come by: ε was measured; moves and their diagnostics passed, ε was not measured; chains of a
-refit agree; a network behaves as refits do."""
+"""What an acceptance rests on: ε was measured; diagnostics passed without it; chains of a refit agree; a network
+behaves as refits do."""
 
 Margin = Literal["wide", "narrow"]
 """How far the diagnostics of an accepted result are from their limits: wide where each has at least a factor of two."""
 
-Cause = Literal[
-    "pareto_k",
-    "ess",
-    "epsilon",
-    "epsilon not measured",
-    "residual",
-    "rhat",
-    "diagnostics",
-    "budget",
-    "improper",
-    "error",
-    "chains",
-    "modes",
-    "no output",
-    "drift",
-    "not verified",
-    "cost",
-]
-"""What speaks against a result."""
-
-PUBLIC_CAUSES: dict[Cause, str] = {
-    "pareto_k": "k̂ is above its limit",
-    "ess": "there are too few effective draws",
-    "epsilon": "ε is above its limit",
-    "epsilon not measured": "ε was not measured, which the policy needs",
-    "residual": "the linear solver's residual is above its limit",
-    "rhat": "R̂ is above its limit",
-    "diagnostics": "the method's own diagnostics did not pass",
-    "budget": "the budget of repeated erasures is used up, or this one would exceed it",
-    "improper": "the kept posterior may be improper",
-    "error": "the method ended in an error",
-    "chains": "the chains that went in disagree",
-    "modes": "the chains that went in are in different modes",
-    "no output": "the draws could not be made independent of the old ones",
-    "drift": "moved along the kept posterior, the draws drift: they were not draws of it",
-    "not verified": "the draws could not be verified against the kept posterior",
-    "cost": "not tried, since the methods before it have cost as much as a refit",
-}
-"""The same in words that do not depend on the values of the removed rows."""
-
 ENOUGH_ESS = 400.0
+
+MOST_RHAT = 1.02
+"""R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
+chance alone."""
 
 BUDGET_STEP = 0.05
 """What is published of a budget is rounded up to a multiple of this."""
@@ -149,8 +113,9 @@ class Policy:
         """The fewest effective draws, where nothing is known of the draws that go in."""
         return ENOUGH_ESS if self.ess is None else self.ess
 
-    def margin(self, evidence: Evidence) -> Margin:
+    def margin(self, erased: Erased) -> Margin:
         """How far the diagnostics that passed are from their limits."""
+        evidence = erased.evidence
         limit = evidence.threshold if self.pareto_k is None else self.pareto_k
         wide = evidence.least_ess >= 2 * self.least_ess
         if evidence.pareto_k is not None and limit is not None:
@@ -163,11 +128,19 @@ class Policy:
             wide &= evidence.rhat - 1 <= (self.rhat - 1) / 2
         return "wide" if wide else "narrow"
 
-    def objections(self, evidence: Evidence) -> list[Objection]:
-        """Why this evidence is not enough; nothing where it is."""
-        found = []
-        if evidence.flaw:
-            found.append(Objection("diagnostics", evidence.flaw, evidence.advice))
+    def objections(self, erased: Erased) -> list[Objection]:
+        """Why what a method measured is not enough; nothing where it is.
+
+        Examples
+        --------
+        >>> import numpy as np, posterase as pe
+        >>> model = pe.Model(lambda p: 0.0, lambda p, y: -0.5 * (y - p["m"]) ** 2, np.zeros(100))
+        >>> draws = pe.Draws({"m": np.random.default_rng(0).normal(0, 0.1, size=(4, 500))})
+        >>> pe.Policy().objections(pe.Reweight()(0, model, draws, model.removal([3])))
+        []
+        """
+        evidence = erased.evidence
+        found = [] if evidence.flaw is None else [evidence.flaw]
         if evidence.pareto_k is not None and evidence.threshold is not None:
             limit = evidence.threshold if self.pareto_k is None else self.pareto_k
             if evidence.pareto_k == float("inf"):
@@ -181,14 +154,21 @@ class Policy:
         if evidence.rhat is not None and not evidence.rhat <= self.rhat:
             reason = f"R̂ {evidence.rhat:.3f} above {self.rhat:g}"
             found.append(Objection("rhat", reason, "use more draws or a longer warm-up."))
+        elif evidence.rhat is None and erased.samples_anew:
+            found.append(Objection("rhat not measured", "R̂ of the new chains was not measured", "measure it."))
         found += self.too_few(evidence.ess)
         if evidence.epsilon is not None and not found and not evidence.epsilon.value <= self.epsilon:
             reason = f"{epsilon_text(evidence.epsilon)} above {self.epsilon:g}"
             found.append(Objection("epsilon", reason, "use more draws."))
-        if self.need_epsilon and evidence.epsilon is None and evidence.rhat is None:
+        if self.need_epsilon and evidence.epsilon is None and not erased.samples_anew:
             reason = "ε not measured, which the policy needs"
             found.append(Objection("epsilon not measured", reason, "remove fewer rows at a time."))
         return found
+
+    def brief(self, erased: Erased) -> str:
+        """One line for a table: "passed, k̂ 0.31" or "not passed: k̂ 0.93 above 0.70"."""
+        found = self.objections(erased)
+        return f"not passed: {found[0].reason}" if found else f"passed, {erased.diagnostics.brief}"
 
     def too_few(self, ess: Mapping[str, float]) -> list[Objection]:
         """Whether some parameter has too few effective draws."""
@@ -198,36 +178,22 @@ class Policy:
         reason = f"{ess[worst]:.0f} effective draws of {worst}, below {self.least_ess:.4g}"
         return [Objection("ess", reason, "use more draws.")]
 
-    def spends(self, evidence: Evidence, missed: float | None = None) -> float:
+    def spends(self, erased: Erased, missed: float | None = None) -> float:
         """What accepting this adds to the budget, in total variation; nothing for a refit.
 
         The smaller of min(1, √(ε/2)), where ε was measured, and of what verification may have missed: the distance of
         two Gaussians whose means are `missed` standard deviations apart, 2Φ(missed/2) − 1.
         """
-        if evidence.rhat is not None:
+        if erased.samples_anew:
             return 0.0
-        measured = 1.0 if evidence.epsilon is None else total_variation([evidence.epsilon.value])
+        epsilon = erased.evidence.epsilon
+        measured = 1.0 if epsilon is None else total_variation([epsilon.value])
         return measured if missed is None else min(measured, math.erf(missed / math.sqrt(8)))
 
 
 # For help() and editors, which would show what `__new__` takes.
 _parameters = list(inspect.signature(Policy.__init__).parameters.values())[1:]
 Policy.__signature__ = inspect.Signature(_parameters)  # type: ignore[attr-defined]
-
-
-@dataclasses.dataclass(frozen=True)
-class Objection:
-    """A reason not to accept, and what to do about it."""
-
-    cause: Cause
-    reason: str
-    """With figures: for people who may know the removed rows."""
-    advice: str
-
-    @property
-    def public(self) -> str:
-        """The reason without anything that varies with the values of the removed rows."""
-        return PUBLIC_CAUSES[self.cause]
 
 
 @dataclasses.dataclass(frozen=True)

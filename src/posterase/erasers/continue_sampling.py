@@ -23,7 +23,7 @@ from jaxtyping import Array, Key
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Judgement
+from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
 from posterase.log_densities import LogDensity
@@ -31,12 +31,15 @@ from posterase.model import AbstractModel
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
+from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.removal import Removal
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
 
 UNMEASURED = "how near the sampler came is not measured"
+
+ADVICE = "compare it with refits (posterase.match_refits), or use Rejuvenate where a density can be had."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,6 @@ class Continue(Eraser):
     """
 
     origin: ClassVar[Origin] = "continued"
-    samples_anew: ClassVar[bool] = True
     sampler: Sampler
     steps: int = eqx.field(static=True)
     start: Eraser | None = None
@@ -105,7 +107,6 @@ class Continue(Eraser):
         evidence = Evidence(
             ess=parameter_ess(returned),
             cost=cost if started is None else cost.plus(started.evidence.cost),
-            flaw=UNMEASURED,
-            advice="compare it with refits (posterase.match_refits), or use Rejuvenate where a density can be had.",
+            flaw=Objection("not measured", UNMEASURED, ADVICE),
         )
-        return Erased(returned, Judgement(True, f"{UNMEASURED}."), ContinueDiagnostics(self.steps, started), evidence)
+        return Erased(returned, ContinueDiagnostics(self.steps, started), evidence)

@@ -4,9 +4,7 @@ An eraser is an object with its settings, called as
 
     erased = eraser(key, model, draws, removal)
 
-It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws that cannot
-be used at all (NaN) are never returned: that is an error. Draws of doubtful quality are returned with a `judgement`
-that says so.
+It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws XX
 """
 
 from __future__ import annotations
@@ -36,35 +34,17 @@ from posterase.streams import raises_read_errors
 
 
 @dataclasses.dataclass(frozen=True)
-class Judgement:
-    """Whether an eraser's own diagnostics pass; if not, why, and what to do."""
-
-    passed: bool
-    reason: str
-    advice: str = ""
-
-    def __str__(self) -> str:
-        text = f"{'passed' if self.passed else 'not passed'}: {self.reason}"
-        return f"{text}\n  What to do: {self.advice}" if self.advice else text
-
-
-@dataclasses.dataclass(frozen=True)
 class Erased:
     """What an eraser returns."""
 
     draws: Draws
     """Draws of the kept posterior, shaped, named and labelled as those that went in."""
-    judgement: Judgement
-    """Whether the diagnostics pass."""
     diagnostics: Any
     """What the eraser measured; a dataclass of its own for each eraser."""
     evidence: Evidence
     """The part of it that all erasers share, for a policy to judge."""
-
-    @property
-    def brief(self) -> str:
-        """Passed or not, and the figure that matters most: "passed, k̂ 0.31"."""
-        return f"{'passed' if self.judgement.passed else 'not passed'}, {self.diagnostics.brief}"
+    samples_anew: bool = False
+    """Whether the eraser that made it samples anew. Filled in when an eraser is called."""
 
     @property
     def ancestors(self) -> Any:
@@ -87,7 +67,8 @@ class Erased:
         return dataclasses.replace(self, draws=devices.home(self.draws))
 
     def __str__(self) -> str:
-        return f"{self.judgement}\n{self.diagnostics}"
+        flaw = self.evidence.flaw
+        return str(self.diagnostics) if flaw is None else f"{self.diagnostics}\n{flaw.reason}"
 
 
 class Eraser(eqx.Module):
@@ -98,7 +79,10 @@ class Eraser(eqx.Module):
     origin: ClassVar[Origin] = "as returned"
     """What its draws are if `erase` does not move them afterwards."""
     samples_anew: ClassVar[bool] = False
-    """Whether its draws come from chains that ran on the kept rows, so that `erase` returns them as they are."""
+    """Whether it is a refit: new chains on the kept rows, whatever the draws that went in. Their R̂ is what counts;
+    `erase` returns them as they are, and they spend nothing of the budget."""
+    takes_many_gradients: ClassVar[bool] = False
+    """Whether a refit costs less where another program (Stan) computes the gradients."""
 
     @programs_kept()
     @raises_read_errors
@@ -110,8 +94,12 @@ class Eraser(eqx.Module):
         removal: Removal,
         *,
         mesh: Mesh | None = None,
+        before: Erased | None = None,
     ) -> Erased:
-        """Erase the removal's rows from the draws; over a `mesh` of devices (`pe.mesh()`), if there is one."""
+        """Erase the removal's rows from the draws; over a `mesh` of devices (`pe.mesh()`), if there is one.
+
+        `before` is what a cheaper eraser made of the same draws, for those that can go on from there.
+        """
         typed = as_key(key)
         is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
         is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
@@ -128,12 +116,22 @@ class Eraser(eqx.Module):
         if draws.container is not None:
             draws = draws.without(removal.row_ids, model.without(removal))
         with devices.over(mesh):
-            erased = self._erase(typed, model.spread(), draws, removal)
+            if before is None:
+                erased = self._erase(typed, model.spread(), draws, removal)
+            else:
+                erased = self._go_on(typed, model.spread(), draws, removal, before)
+        erased = dataclasses.replace(erased, samples_anew=self.samples_anew)
         return erased if mesh is None else erased.at_home()
 
     @abc.abstractmethod
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """The algorithm, on checked input."""
+
+    def _go_on(
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
+    ) -> Erased:
+        """The same from what a cheaper eraser made, where that helps."""
+        return self._erase(key, model, draws, removal)
 
 
 def replaced(draws: Draws, params: PyTree, log_weights: Any, what: str) -> Draws:

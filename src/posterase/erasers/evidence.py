@@ -18,6 +18,7 @@ from posterase.numerics.weights import (
     log_mean,
     weighted_divergence,
 )
+from posterase.objections import Objection
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +43,8 @@ class Evidence:
     """The worst R̂ of chains that were run."""
     log_evidence_ratio: Estimate | None = None
     """log p(S) − log p(S − S′), where the model's prior and likelihood are normalised."""
-    flaw: str = ""
-    """What no threshold expresses and still speaks against the draws, in words; with it, what to do."""
-    advice: str = ""
+    flaw: Objection | None = None
+    """What the method alone can know to be wrong with the draws, and what no threshold of a policy expresses."""
     log_weights_at: Callable[[Draws], Float[np.ndarray, "chain draw"]] | None = None
     """Log-weights at other draws, for the Jeffreys divergence: a function of draws of the kept posterior, or None where
     the density of the eraser's draws is not known."""

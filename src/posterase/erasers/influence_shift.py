@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Judgement, check_in_support
+from posterase.erasers.eraser import Erased, Eraser, check_in_support
 from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
@@ -42,11 +42,19 @@ from posterase.numerics.curvature import Curvature, gradient, mean_gradient, rav
 from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
 from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
+from posterase.objections import Objection
 from posterase.precision import numbers_as_arrays
 from posterase.removal import Removal
 
-RESIDUAL_TOLERANCE = 1e-2
-"""A solve is good enough where it leaves less than this share of the gradient: a hundredth of the shift."""
+SADDLE = Objection(
+    "saddle",
+    "the curvature is negative along some direction: the shift leads to a saddle",
+    "use the other hessian ('kept' or 'full'), or remove fewer rows at a time.",
+)
+
+NOT_WEIGHED = Objection(
+    "not measured", "how near the shifted draws come is not measured", "weigh the moved draws (weigh=True)."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +97,10 @@ class InfluenceShiftDiagnostics:
         )
         if self.weights is not None:
             text += f"\n  k̂ {self.weights.pareto_k:.2f} of the moved draws (near up to {self.weights.threshold:.2f})"
-        return text if self.solved.spectrum is None else f"{text}\n  series: {_series_note(self.solved.spectrum)}"
+        if self.solved.spectrum is None:
+            return text
+        most = max(self.left_out, key=lambda name: self.left_out[name])
+        return f"{text}\n  series: most is left in {most}; {_series_note(self.solved.spectrum)}"
 
 
 class InfluenceShift(Eraser):
@@ -167,17 +178,15 @@ class InfluenceShift(Eraser):
             solved=jax.device_get(moved.solved),
             weights=weights,
         )
-        result = _judge(diagnostics)
-        flaw = "" if moved.solved.smallest_curvature >= 0 else "the curvature is negative along some direction"
+        flaw = None if moved.solved.smallest_curvature >= 0 else SADDLE
         if log_weights is None or weights is None:
             evidence = Evidence(
                 ess=parameter_ess(shifted),
                 cost=cost,
                 residual=diagnostics.relative_residual,
-                flaw=flaw or "how near the shifted draws come is not measured",
-                advice=result.advice or "weigh the moved draws (weigh=True).",
+                flaw=flaw or NOT_WEIGHED,
             )
-            return Erased(shifted, result, diagnostics, evidence)
+            return Erased(shifted, diagnostics, evidence)
         weighed = weigh(log_weights, base_weights(draws), weights)
         returned = shifted.replace(shifted.params, weights.log_weights) if self.reweight else shifted
         n = draws.n_chains * draws.n_draws
@@ -188,11 +197,10 @@ class InfluenceShift(Eraser):
             weighted=self.reweight,
             residual=diagnostics.relative_residual,
             flaw=flaw,
-            advice=result.advice,
             log_weights_at=lambda other: _log_weights_at(model, kept, moved.shift, other),
             moved=shifted,
         )
-        return Erased(returned, result, diagnostics, evidence)
+        return Erased(returned, diagnostics, evidence)
 
     def _pick(self, key: Key[Array, ""], draws: Draws) -> Int[Array, " samples"]:
         n = draws.n_chains * draws.n_draws
@@ -322,37 +330,6 @@ def _log_weights(
             "check the model's functions at these draws, and that draws and data belong together.",
         )
     return log_weights
-
-
-def _judge(diagnostics: InfluenceShiftDiagnostics) -> Judgement:
-    solved, residual, weights = diagnostics.solved, diagnostics.relative_residual, diagnostics.weights
-    if solved.smallest_curvature < 0:
-        return Judgement(
-            False,
-            "the curvature is negative along some direction: the shift leads to a saddle.",
-            "use the other hessian ('kept' or 'full'), or remove fewer rows at a time.",
-        )
-    if residual <= RESIDUAL_TOLERANCE:
-        if weights is None:
-            said = f"the shift is solved for (residual {residual:.0e}); how near it ends is not measured."
-            return Judgement(True, said)
-        if weights.pareto_k <= weights.threshold:
-            return Judgement(True, f"the moved draws are near the kept posterior (k̂ {weights.pareto_k:.2f}).")
-        return Judgement(
-            False,
-            f"the moved draws are not near enough (k̂ {weights.pareto_k:.2f}, above {weights.threshold:.2f}): a shift "
-            "moves the mean and leaves the spread.",
-            "move the spread too (Transport), remove fewer rows at a time, or refit.",
-        )
-    if solved.spectrum is not None:
-        most = max(diagnostics.left_out, key=lambda name: diagnostics.left_out[name])
-        left = f"the series leaves {residual:.0%} of the gradient, most in {most}: {_series_note(solved.spectrum)}"
-        return Judgement(False, left, "use CG() or Cholesky(); or more terms, with a scale below 2 over the curvature.")
-    return Judgement(
-        False,
-        f"the solver leaves {residual:.1%} of the gradient.",
-        "allow CG more steps; where that does not help the curvature is indefinite: remove fewer rows at a time.",
-    )
 
 
 def _series_note(spectrum: Spectrum) -> str:

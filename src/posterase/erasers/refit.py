@@ -13,25 +13,22 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Judgement
+from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
+from posterase.erasers.transport import TransportDiagnostics
 from posterase.model import AbstractModel
 from posterase.numerics.cost import REFIT_WARMUP, Cost, refit_chains
+from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.removal import Removal
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
-
-MOST_RHAT = 1.02
-"""R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
-chance alone."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +80,12 @@ class Refit(Eraser):
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         return self.refit(key, model, draws, removal, draws)
 
+    def _go_on(
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
+    ) -> Erased:
+        nearer = before.draws if isinstance(before.diagnostics, TransportDiagnostics) else draws
+        return self.refit(key, model, draws, removal, nearer)
+
     def refit(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, starts: Draws) -> Erased:
         """The same from other draws, shaped alike: nearer ones, that were moved."""
         kept = model.without(removal)
@@ -110,15 +113,18 @@ class Refit(Eraser):
             share = 1.0 if recipe.batch is None else recipe.batch / kept.n_rows
             cost = Cost(gradients=share * chains * steps, sequential=steps)
         refitted = draws.replace(_dealt(fresh, draws))
-        result = _judge(diagnostics)
         evidence = Evidence(
             ess=diagnostics.ess,
             cost=cost,
             rhat=max(diagnostics.rhat.values()),
-            flaw="" if diagnostics.divergences == 0 else f"{diagnostics.divergences} transitions diverged",
-            advice="" if diagnostics.divergences == 0 else "use another parametrisation (non-centred).",
+            flaw=None if diagnostics.divergences == 0 else _diverged(diagnostics.divergences),
         )
-        return Erased(refitted, result, diagnostics, evidence)
+        return Erased(refitted, diagnostics, evidence)
+
+
+def _diverged(transitions: int) -> Objection:
+    """Divergent transitions: regions that the chains could not enter."""
+    return Objection("divergences", f"{transitions} transitions diverged", "use another parametrisation (non-centred).")
 
 
 def _seed(key: Key[Array, ""]) -> int:
@@ -134,14 +140,3 @@ def _dealt(fresh: Draws, like: Draws) -> PyTree:
         return jnp.asarray(flat, old.dtype).reshape(old.shape)
 
     return jax.tree.map(deal, fresh.params, like.params)
-
-
-def _judge(diagnostics: RefitDiagnostics) -> Judgement:
-    rhat = max(diagnostics.rhat.values())
-    if diagnostics.divergences:
-        return Judgement(
-            False, f"{diagnostics.divergences} transitions diverged.", "use another parametrisation (non-centred)."
-        )
-    if np.isfinite(rhat) and rhat <= MOST_RHAT:
-        return Judgement(True, f"the chains agree ({diagnostics.brief}).")
-    return Judgement(False, f"the chains disagree (R̂ {rhat:.3f}).", "use more draws or a longer warm-up.")

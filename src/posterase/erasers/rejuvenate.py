@@ -27,7 +27,7 @@ introduction to sequential Monte Carlo.
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -37,9 +37,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.checks import is_a, whole_number
 from posterase.draws import Draws, systematic
-from posterase.erasers.eraser import Erased, Eraser, Judgement, replaced
+from posterase.erasers.eraser import Erased, Eraser, replaced
 from posterase.erasers.evidence import Evidence, weigh
-from posterase.erasers.transport import Transport, Transported
+from posterase.erasers.transport import Transport, TransportDiagnostics, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
@@ -60,6 +60,7 @@ from posterase.numerics.weights import (
     pareto_k_threshold,
     smooth,
 )
+from posterase.objections import Objection
 from posterase.precision import as_jax
 from posterase.removal import Removal
 
@@ -152,6 +153,7 @@ class Rejuvenate(Eraser):
         this share of a refit.
     """
 
+    takes_many_gradients: ClassVar[bool] = True
     start: Transport | None = Transport(split=False)
     moves: Moves = HMCMoves()
     ess_share: float = eqx.field(default=0.5, static=True)
@@ -183,6 +185,14 @@ class Rejuvenate(Eraser):
             except NonFiniteResultError:
                 transported = None  # no map can be had: the path starts from the draws as they are
         return self.go_on(walk, model, draws, removal, transported)
+
+    def _go_on(
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
+    ) -> Erased:
+        made = before.diagnostics
+        if self.start is None or not isinstance(made, TransportDiagnostics) or made.split:
+            return self._erase(key, model, draws, removal)
+        return self.go_on(key, model, draws, removal, made.transported)
 
     def go_on(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, moved: Transported | None
@@ -346,7 +356,6 @@ class _Walk:
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )
-        flaw, advice = _flaw(diagnostics, self.at, self.unsettled, self.at < 1 and self.is_expensive())
         evidence = Evidence(
             ess=parameter_ess(erased, diagnostics.ancestors),
             cost=self.cost,
@@ -354,10 +363,9 @@ class _Walk:
             threshold=diagnostics.threshold,
             epsilon=self.epsilon,
             log_evidence_ratio=ratio,
-            flaw=flaw,
-            advice=advice,
+            flaw=_flaw(diagnostics, self.at, self.unsettled, self.at < 1 and self.is_expensive()),
         )
-        return Erased(erased, _judge(diagnostics, flaw, advice), diagnostics, evidence)
+        return Erased(erased, diagnostics, evidence)
 
 
 def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> float:
@@ -368,48 +376,40 @@ def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray,
     return float(np.sqrt((base * (log_ratios - mean) ** 2).sum()))
 
 
-def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, is_expensive: bool) -> tuple[str, str]:
+def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, is_expensive: bool) -> Objection | None:
     if at < 1 and is_expensive:
         begun = f"after {len(diagnostics.stages)} stages" if diagnostics.stages else "before it started"
-        return (
+        return Objection(
+            "path",
             f"the path is predicted to cost more than a refit, and was given up {begun}",
             "remove fewer rows at a time, or refit.",
         )
     last = diagnostics.stages[-1]
     if at < 1:
-        return (
+        return Objection(
+            "path",
             f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(diagnostics.stages)} stages",
             "remove fewer rows at a time, use more draws, or refit.",
         )
     if last.acceptance < LEAST_ACCEPTANCE:
-        return (
+        return Objection(
+            "moves",
             f"only {last.acceptance:.0%} of the moves were accepted",
             "use another parametrisation (non-centred), NUTSMoves(), or refit.",
         )
     if last.correlation > MOST_CORRELATION:
-        return (
+        return Objection(
+            "moves",
             f"after {last.moves} moves the draws still remember where they were (correlation {last.correlation:.2f})",
             "allow more moves (max_moves), use another parametrisation, or refit.",
         )
     if unsettled > MOST_UNSETTLED:
-        return (
+        return Objection(
+            "moves",
             f"the draws have not settled: their mean gradient is off by {unsettled:.2g} posterior sd, beyond chance",
             "check that the kept posterior is proper (what is left of the rows, and the prior); allow more moves.",
         )
-    return "", ""
-
-
-def _judge(diagnostics: RejuvenateDiagnostics, flaw: str, advice: str) -> Judgement:
-    if flaw:
-        return Judgement(False, f"{flaw}.", advice)
-    if not diagnostics.pareto_k <= diagnostics.threshold:
-        return Judgement(
-            False,
-            f"a stage's weights rest on a few draws (k̂ {diagnostics.pareto_k:.2f}, above {diagnostics.threshold:.2f}).",
-            "keep more of the draws at each stage (ess_share=0.8), use more draws, or refit.",
-        )
-    stages, ancestors = len(diagnostics.stages), diagnostics.unique_ancestors
-    return Judgement(True, f"{stages} stage(s), {ancestors} ancestors, moves mixed.")
+    return None
 
 
 def _precision(like: PyTree) -> np.dtype:

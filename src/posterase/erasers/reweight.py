@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Judgement
+from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import NonFiniteResultError
 from posterase.log_densities import RemovedLogLikelihood
@@ -70,16 +70,4 @@ class Reweight(Eraser):
             log_weights_at=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
             moved=draws,
         )
-        return Erased(weighted, _judge(diagnostics), diagnostics, evidence)
-
-
-def _judge(diagnostics: WeightDiagnostics) -> Judgement:
-    if diagnostics.pareto_k <= diagnostics.threshold:
-        return Judgement(True, f"importance weights can be trusted (k̂ {diagnostics.pareto_k:.2f}).")
-    if not np.isfinite(diagnostics.pareto_k):
-        return Judgement(False, "k̂ cannot be estimated from these draws.", "draw more: some hundred at least.")
-    return Judgement(
-        False,
-        f"the weights rest on a few draws (k̂ {diagnostics.pareto_k:.2f}, above {diagnostics.threshold:.2f}).",
-        "move the draws (Transport), remove fewer rows, or refit.",
-    )
+        return Erased(weighted, diagnostics, evidence)

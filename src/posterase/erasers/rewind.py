@@ -32,10 +32,10 @@ from jaxtyping import PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Judgement
 from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsDiagnostics, RoundsEraser
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.model import AbstractModel
+from posterase.objections import Objection
 from posterase.precision import Number, is_known
 from posterase.sampling.sample import initial_points
 
@@ -128,13 +128,13 @@ class Rewind(RoundsEraser):
     def extra_cost(self, removed: int, control: int) -> tuple[int, int]:
         return 0, 2 * control
 
-    def judge(self, diagnostics: RoundsDiagnostics) -> Judgement:
+    def flaw(self, diagnostics: RoundsDiagnostics) -> Objection:
         before, after = diagnostics.loss.T
         if (after > before + float(self.loss_limit) * np.maximum(np.abs(before), 1)).any():
             told = f"loss {before.max():.3g} before, {after.max():.3g} after"
-            return Judgement(
-                False,
-                f"the kept rows are not back where they were: {told}.",
+            return Objection(
+                "stuck",
+                f"the kept rows are not back where they were: {told}",
                 "give it more steps, or rewind a smaller share.",
             )
-        return super().judge(diagnostics)
+        return super().flaw(diagnostics)

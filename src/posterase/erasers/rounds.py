@@ -24,13 +24,14 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from posterase import devices
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Judgement, replaced
+from posterase.erasers.eraser import Erased, Eraser, replaced
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
 from posterase.model import AbstractModel, Model
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
+from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.precision import Number, is_known, numbers_as_arrays
 from posterase.removal import Removal
@@ -108,7 +109,6 @@ class RoundsEraser(Eraser):
     """An eraser that takes rounds of steps on the kept rows. A course says from where, and along what."""
 
     origin: ClassVar[Origin] = "continued"
-    samples_anew: ClassVar[bool] = True
     steps: eqx.AbstractVar[int]
     rate: eqx.AbstractVar[Number]
     momentum: eqx.AbstractVar[Number]
@@ -148,12 +148,12 @@ class RoundsEraser(Eraser):
     def extra_cost(self, removed: int, control: int) -> tuple[int, int]:
         """Rows of a gradient, and of a density, that a chain's course takes before its first step."""
 
-    def judge(self, diagnostics: RoundsDiagnostics) -> Judgement:
-        """Whether every chain moved."""
+    def flaw(self, diagnostics: RoundsDiagnostics) -> Objection:
+        """Chains that did not move; where all did, that nothing measures how far."""
         if (diagnostics.steps == 0).any():
-            reason = "every round of some chain was refused: it stands where it began."
-            return Judgement(False, reason, "use a smaller rate.")
-        return Judgement(True, f"{UNMEASURED}.")
+            reason = "every round of some chain was refused: it stands where it began"
+            return Objection("stuck", reason, "use a smaller rate.")
+        return Objection("not measured", UNMEASURED, "compare it with refits (posterase.match_refits).")
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         kept = model.without(removal)
@@ -189,10 +189,9 @@ class RoundsEraser(Eraser):
         evidence = Evidence(
             ess=parameter_ess(moved) if moved.n_draws > 1 else dict.fromkeys(moved.names, float(moved.n_chains)),
             cost=cost,
-            flaw=UNMEASURED,
-            advice="compare it with refits (posterase.match_refits).",
+            flaw=self.flaw(diagnostics),
         )
-        return Erased(moved, self.judge(diagnostics), diagnostics, evidence)
+        return Erased(moved, diagnostics, evidence)
 
 
 class Chain(NamedTuple):

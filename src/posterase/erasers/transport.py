@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.checks import whole_number
 from posterase.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, Judgement, check_in_support, replaced
+from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
 from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import InvalidOptionError
 from posterase.log_densities import LogDensity
@@ -109,7 +109,7 @@ class Transport(Eraser):
             log_weights_at=transported.log_weights_at,
             moved=draws.replace(params, draws.log_weights),
         )
-        return Erased(moved, _judge(diagnostics), diagnostics, evidence)
+        return Erased(moved, diagnostics, evidence)
 
     def transport(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Transported:
         """The moved draws with all that is known of them; `Rejuvenate` goes on from here."""
@@ -163,14 +163,3 @@ class Transported(NamedTuple):
         if self.fitted.stayed.any():
             density = np.logaddexp(density, evaluate_at(full, thetas, self.like)) - np.log(2)
         return (evaluate_at(LogDensity(self.kept), thetas, self.like) - density).reshape(draws.n_chains, draws.n_draws)
-
-
-def _judge(diagnostics: TransportDiagnostics) -> Judgement:
-    k, limit = diagnostics.pareto_k, diagnostics.threshold
-    if k <= limit:
-        return Judgement(True, f"the moved draws are near the kept posterior, and weights mend the rest (k̂ {k:.2f}).")
-    return Judgement(
-        False,
-        f"no affine map brings the draws near enough (k̂ {k:.2f}, above {limit:.2f}).",
-        "move them on by MCMC (Rejuvenate), remove fewer rows at a time, or refit.",
-    )

@@ -29,6 +29,7 @@ from posterase.erasers.eraser import Eraser
 from posterase.erasers.influence_shift import InfluenceShift
 from posterase.erasers.reweight import Reweight
 from posterase.model import Model
+from posterase.policy import Policy
 from posterase.transforms import positive
 
 CENTRE_AND_UNIT = {
@@ -123,7 +124,7 @@ class Outcome(NamedTuple):
     spread_error: float
     """Root mean square of the log ratio of standard deviations."""
     verdict: str
-    """The eraser's own, in brief."""
+    """The default policy's, in brief."""
 
 
 class Request(NamedTuple):
@@ -160,7 +161,7 @@ def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> list[R
         for name, eraser in ERASERS.items():
             report(f"{name}: forgetting {title}")
             erased = eraser(seed, model, before, model.removal(rows))
-            outcomes.append(_outcome(name, erased.draws, exact, erased.brief))
+            outcomes.append(_outcome(name, erased.draws, exact, Policy().brief(erased)))
         outcomes.append(_outcome("floor: exact draws", exact.sample(rng), exact))
         requests.append(Request(title, rows, exact, outcomes))
     return requests

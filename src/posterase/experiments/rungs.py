@@ -174,10 +174,10 @@ def _grid(model: Model, intercept: Float[np.ndarray, " along"], slope: Float[np.
 
 def _judged(erased: Erased) -> str:
     shown = erased.evidence
-    objections = POLICY.objections(shown)
+    objections = POLICY.objections(erased)
     if objections:
         return f"refused: {objections[0].reason}"
-    if shown.rhat is not None:
+    if erased.samples_anew:
         return f"accepted: R̂ {shown.rhat:.3f}"
     return f"accepted: k̂ {shown.pareto_k:.2f}, {epsilon_text(shown.epsilon)}"
 
