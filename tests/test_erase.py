@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from scipy.stats import kstest
+from scipy.stats import kstest, norm
 
 import posterase as pe
 from posterase.erasers.eraser import replaced
@@ -469,6 +469,22 @@ def test_a_method_is_a_refit_because_it_says_so_and_not_because_of_an_rhat():
     allowed = pe.Policy(refit=True, need_epsilon=True)
     broken = pe.erase(MODEL, DRAWS, rows, rungs=[UnchangedRefit()], policy=allowed, spent=0.3)
     assert (broken.verdict.kind, broken.spent) == ("refitted", 0.0), "nothing but the field makes the difference"
+
+
+def test_without_epsilon_what_verification_may_have_missed_is_spent_and_the_verdict_says_what_is_left():
+    first = pe.erase(MODEL, DRAWS, [5], rungs=[Unchanged()], random_seed=0)
+    verdict = first.verdict
+    assert (verdict.kind, verdict.epsilon) == ("moved", None)
+    assert 0 < verdict.missed < 0.15
+    assert verdict.spends == first.spent == pytest.approx(2 * norm.cdf(verdict.missed / 2) - 1)
+    assert verdict.left == pytest.approx(1 - first.spent)
+    assert f"enough for {int(verdict.left / verdict.spends)} more like it" in str(verdict)
+    figures = first.diagnostics_dict()["verdict"]
+    assert (figures["spends"], figures["left"]) == (verdict.spends, verdict.left)
+    assert f"Budget: {np.ceil(first.spent / 0.05) * 0.05:g} of 1 spent" in first.public_text()
+    assert not {"spends", "left"} & set(first.to_dict()["verdict"]), "they vary with the removed rows' values"
+    scarce = pe.erase(MODEL, DRAWS, [5], rungs=[Unchanged()], random_seed=0, spent=1 - 1.5 * first.spent)
+    assert "another like it will need a refit" in str(scarce.verdict)
 
 
 def test_a_refit_must_measure_rhat():

@@ -303,6 +303,9 @@ class Erasure:
         """The verdict for terminals and logs: without anything that varies with the values of the removed rows."""
         lines = [f"{self._rows}: {self.verdict.public()}"]
         lines += [f"  Draws: {ORIGINS[self.verdict.draws]}"] if self.verdict.draws else []
+        lines += (
+            [f"  Budget: {rounded_up(self.spent):g} of {self.policy.budget:g} spent."] if self.verdict.accepted else []
+        )
         lines += [f"  Note: {note}." for note in self.verdict.notes]
         lines += [f"  What to do: {self.verdict.advice}"] if self.verdict.advice else []
         return "\n".join(lines)
@@ -480,12 +483,11 @@ def erase(
         settled = dataclasses.replace(output, draws=output.draws.settled())
         tried[-1] = dataclasses.replace(tried[-1], output=settled)
     last = tried[-1].erased if tried else None
-    if not verdict.accepted or last is None:
-        after = spent
-    elif last.samples_anew:
-        after = 0.0
-    else:
-        after = spent + policy.spends(last, verdict.missed)
+    after = spent
+    if verdict.accepted and last is not None:
+        spends = policy.spends(last, verdict.missed)
+        after = 0.0 if last.samples_anew else spent + spends
+        verdict = dataclasses.replace(verdict, spends=spends, left=max(policy.budget - after, 0.0))
     model = kept if output is None or not isinstance(kept, StoredLikelihoods) else output.model
     return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key, own.least_ess)
 

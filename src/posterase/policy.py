@@ -225,6 +225,10 @@ class Verdict:
     verified: bool | None = None
     """Whether the returned draws were moved along the kept posterior and tested not to drift. None: there are no draws,
     or they are compared with something else: chains of a refit with each other, networks with refits."""
+    spends: float | None = None
+    """What this acceptance added to the budget of repeated erasures, in total variation."""
+    left: float | None = None
+    """What is left of the budget."""
     public_reason: str = ""
     """The reason without figures."""
 
@@ -235,9 +239,20 @@ class Verdict:
     def __str__(self) -> str:
         lines = [f"accepted by {self.rung}: {self.reason}" if self.accepted else f"refused: {self.reason}"]
         lines += [f"  Note: {note}." for note in self.notes]
+        lines += [f"  Budget: {self._budget}."] if self.left is not None else []
         if self.advice:
             lines.append(f"  What to do: {self.advice}")
         return "\n".join(lines)
+
+    @property
+    def _budget(self) -> str:
+        """What is left for later requests, and what they will need."""
+        assert self.left is not None
+        if not self.spends:
+            return f"nothing spent, {self.left:.2g} left"
+        more = int(self.left / self.spends)
+        enough = f"enough for {more:,} more like it" if more else "another like it will need a refit"
+        return f"{self.spends:.2g} spent by this request, {self.left:.2g} left, {enough}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         """What a notebook shows and saves: no figures, which `print(verdict)` shows."""
@@ -269,6 +284,8 @@ class Verdict:
             "ess": plain(self.ess),
             "epsilon": plain(self.epsilon),
             "missed": plain(self.missed),
+            "spends": plain(self.spends),
+            "left": plain(self.left),
             "notes": [note.to_dict() for note in self.notes],
             "margin": self.margin,
             "draws": self.draws,
