@@ -77,6 +77,22 @@ def test_what_could_be_missed_is_not_understated(what, rho):
     assert found >= 36
 
 
+@pytest.mark.statistical
+@pytest.mark.parametrize("memory", [0.5, 0.8, 0.9])
+def test_parts_that_moves_hardly_go_between_are_seen(memory):
+    """A part that holds a quarter of the target and an eighth of the draws, within which everything is forgotten."""
+    held, groups, seen = 0.25, np.arange(N) // PIECE, 0
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        before = random.uniform(size=N) < held / 2
+        after = np.where(random.uniform(size=N) < memory, before, random.uniform(size=N) < held)
+        values = [random.normal(size=(N, 1)) + 6.0 * part[:, None] for part in (before, after)]
+        drift = find_drift(*values, groups, 0.01)
+        left = (held - after.mean()) / np.sqrt(held * (1 - held))
+        seen += drift.is_detected or 1.5 * drift.missed >= left
+    assert seen >= 38
+
+
 BANANA = pe.Model(
     lambda p: -0.5 * (p["x"] ** 2 + (p["y"] - p["x"] ** 2) ** 2 / 0.25) + 2.0 * p["z"] - jnp.exp(p["z"]),
     lambda p, data: 0.0 * data["y"] * p["x"],

@@ -71,6 +71,10 @@ NOT_ALL = "moving all draws would cost more than a quarter of a refit"
 FEW_ARE_ENOUGH = "gradients of this model are expensive, and so many are enough for the policy's effective draws"
 NOT_MOVED = "the draws could not be moved along the kept posterior"
 NETWORKS = "use the methods for networks, and hold the result against retrainings (pe.match_refits)."
+MIRRORED = (
+    "the kept posterior has modes that no draw is in, which are images of those that draws are in: components "
+    "relabelled, or signs turned"
+)
 NO_DENSITY = "the model is known by stored log-likelihoods only, which can neither move draws nor verify them"
 
 
@@ -171,11 +175,11 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    output: Output | Objection = Output(
-        fresh, request.kept, "moved", effective_draws(fresh), moved.correlation, moved.verification
-    )
+    output = Output(fresh, request.kept, "moved", effective_draws(fresh), moved.correlation, moved.verification)
+    if moved.mirrored:
+        output = dataclasses.replace(output, notes=(Note("output", MIRRORED),))
     if shape[1] < length:
-        output = _because(output, draws, FEW_ARE_ENOUGH if is_expensive else NOT_ALL)
+        return _because(output, draws, FEW_ARE_ENOUGH if is_expensive else NOT_ALL), moved.cost
     return output, moved.cost
 
 

@@ -8,6 +8,7 @@ before and after the moves:
     Φ⁻¹(u)                     location
     Φ⁻¹ of the rank of |u − ½|   spread (folded ranks)
     u < 0.05, u > 0.95         tails; also at 0.01 and 0.99
+    u < q                      with the q that moves pass slowest: parts of a target that they hardly go between
     x, (x − mean)²             mean and variance, with values far out cut off
 
 **Test.** Differences are summed over pieces of chains that hardly depend on each other, and divided by the root of
@@ -21,8 +22,9 @@ of a mean difference, an error that stays in the moved draws without being detec
 
     ρ / (1 − ρ) · z · s.
 
-The largest over location, spread and tails, in standard deviations of h, is what the moves can have missed. It can be
-trusted as far as ρ can be: a mode that no draw ever visited does not show in it (`posterase.numerics.modes`).
+The largest over location, spread, tails and the slowest level, in standard deviations of h, is what the moves can have
+missed. It can be trusted as far as ρ can be: a mode that no draw ever visited does not show in it
+(`posterase.numerics.modes`).
 
 References
 ----------
@@ -39,6 +41,9 @@ from jaxtyping import Float, Int
 from scipy import special
 
 TAIL, FAR_TAIL = 0.05, 0.01
+CHOSEN_FROM = 10
+"""The slowest level counts as so many functions: it is chosen from many, of which those near each other are nearly one.
+"""
 
 CUT_OFF = 8.0
 """Values further than so many interquartile ranges from the median are cut off before their mean is taken."""
@@ -46,9 +51,12 @@ CUT_OFF = 8.0
 MOST_REMEMBERED = 0.999
 """A correlation above this is taken for this one: nothing has moved to speak of."""
 
-FUNCTIONS = ("location", "spread", "lower tail", "upper tail", "far lower tail", "far upper tail", "mean", "variance")
-JUDGED = 4
-"""What may have been missed is computed for the first four, whose standard deviations always exist."""
+FUNCTIONS = (
+    *("location", "spread", "lower tail", "upper tail", "slowest level"),
+    *("far lower tail", "far upper tail", "mean", "variance"),
+)
+JUDGED = 5
+"""What may have been missed is computed for the first five, whose standard deviations always exist."""
 
 COLUMNS_AT_ONCE = 2**22
 """About how many numbers are ranked at once."""
@@ -95,7 +103,8 @@ def find_drift(
     n = len(before)
     moving = np.flatnonzero((np.ptp(before, axis=0) > 0) | (np.ptp(after, axis=0) > 0))
     pieces = len(np.unique(groups))
-    limit = float(-special.stdtrit(max(pieces - 1, 1), false_alarms / (2 * max(len(FUNCTIONS) * len(moving), 1))))
+    tests = (len(FUNCTIONS) - 1 + CHOSEN_FROM) * max(len(moving), 1)
+    limit = float(-special.stdtrit(max(pieces - 1, 1), false_alarms / (2 * tests)))
     worst = Drift(0, FUNCTIONS[0], 0.0, limit, 0.0, 0)
     for part in np.array_split(moving, max(1, n * len(moving) // COLUMNS_AT_ONCE)):
         values = _functions(before[:, part], after[:, part])  # (function, 2, n, column)
@@ -143,10 +152,26 @@ def _functions(before: Float[np.ndarray, "n k"], after: Float[np.ndarray, "n k"]
     low, middle, high = np.quantile(both, [0.25, 0.5, 0.75], axis=0)
     reach = CUT_OFF * np.where(high > low, high - low, 1.0)
     cut = np.clip(both - middle, -reach, reach)
-    tails = [u < TAIL, u > 1 - TAIL, u < FAR_TAIL, u > 1 - FAR_TAIL]
+    parts = [u < TAIL, u > 1 - TAIL, u < _slowest_levels(u[:n], u[n:]), u < FAR_TAIL, u > 1 - FAR_TAIL]
     moments = [cut, (cut - cut.mean(axis=0)) ** 2]
-    functions = np.stack([special.ndtri(u), special.ndtri(folded), *tails, *moments])
+    functions = np.stack([special.ndtri(u), special.ndtri(folded), *parts, *moments])
     return functions.reshape(len(FUNCTIONS), 2, n, -1)
+
+
+def _slowest_levels(before: Float[np.ndarray, "n k"], after: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:
+    """For each column of ranks, the level that the fewest draws pass, relative to moves that forget everything."""
+    n = len(before)
+    levels = np.linspace(TAIL, 1 - TAIL, n)[:, None]
+    below = [_counts_below(each, levels) / n for each in (before, after, np.maximum(before, after))]
+    p, q, both = below
+    with np.errstate(divide="ignore", invalid="ignore"):
+        remembered = (both - p * q) / np.sqrt(p * (1 - p) * q * (1 - q))
+    return levels[np.nan_to_num(remembered, nan=-1.0).argmax(axis=0), 0]
+
+
+def _counts_below(u: Float[np.ndarray, "n k"], levels: Float[np.ndarray, "n 1"]) -> Int[np.ndarray, "n k"]:
+    """How many numbers of each column are below each level."""
+    return np.stack([np.searchsorted(column, levels[:, 0]) for column in np.sort(u, axis=0).T], axis=1)
 
 
 def _ranks(values: Float[np.ndarray, "m k"]) -> Float[np.ndarray, "m k"]:

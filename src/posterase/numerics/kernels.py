@@ -15,6 +15,8 @@ with a small γ along the edges of a density, which trajectories run into.
 
 Stretches and jumps cost a density each, a third of a gradient, and only at the draws that they move.
 
+**Hops** lead to modes that no draw has visited, and back (`numerics.modes`).
+
 **Two halves.** The coordinates and the number of steps of one half are taken from the other half, and trial moves are
 thrown away: a kernel does not depend on the draws that it moves.
 
@@ -40,6 +42,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.extra_chances import Frame, Noise, RaveledDensity, State, block_size, evaluate_blocks, sweep
+from posterase.numerics.modes import MOST_PARAMETERS, Found, climb, count, find_modes
 from posterase.numerics.moves import COARSE, half_covariances
 from posterase.precision import as_jax
 
@@ -106,6 +109,7 @@ class Kernels:
         self.thetas = thetas
         self.stretched = np.full((2, thetas.shape[2]), 1 / thetas.shape[2])
         self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
+        self.modes: list[tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]] = []
         self.fit(thetas)
 
     def fit(self, thetas: Float[np.ndarray, "2 m d"]) -> None:
@@ -119,6 +123,11 @@ class Kernels:
     def cost(self) -> Cost:
         """So far, trials included."""
         return Cost(gradients=self.gradients, densities=self.densities, sequential=self.sequential)
+
+    @property
+    def can_find_modes(self) -> bool:
+        """Whether there are few enough parameters."""
+        return self.scales.ndim == 3 and self.thetas.shape[2] <= MOST_PARAMETERS
 
     def whiten(self, thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 m d"]:
         """Coordinates of draws."""
@@ -208,6 +217,37 @@ class Kernels:
             return None
         counts = np.array([STEPS[number] for number in chosen[::-1]])
         return Tuned(np.pi / 2 / counts, counts, acceptance, max(correlations[number] for number in chosen))
+
+    def find_modes(self, random: np.random.Generator) -> Found | None:
+        """Look for modes that no draw has visited, to hop to. None where there are too many parameters."""
+        if not self.can_find_modes:
+            return None
+        frame = jax.tree.map(lambda leaf: leaf[0], self.frame)
+        state, sound = self.trial
+        z = (np.concatenate(self.thetas) - self.centres[0]) @ np.linalg.inv(self.scales[0]).T
+        found = find_modes(random, self.density, frame, z, float(np.asarray(state.value, np.float64)[sound].mean()))
+        self.gradients += found.gradients
+        self.sequential += found.sequential
+        self.modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.unvisited]
+        return found
+
+    def hop(
+        self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
+    ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
+        """Map draws from around one mode to around another, of which the draws' own coordinates count as one."""
+        z, d = np.asarray(state.z, np.float64), self.thetas.shape[2]
+        one = random.integers(len(self.modes) + 1, size=active.shape)
+        other = (one + random.integers(1, len(self.modes) + 1, size=active.shape)) % (len(self.modes) + 1)
+        proposal, log_factor = np.empty_like(z), np.empty(active.shape)
+        for half, (centre, scale) in enumerate(zip(self.centres, self.scales, strict=True)):
+            own = [(np.linalg.solve(scale, c - centre), np.linalg.solve(scale, root)) for c, root in self.modes]
+            centres, roots = map(np.stack, zip((np.zeros(d), np.eye(d)), *own, strict=True))
+            log_widths, inverses = np.linalg.slogdet(roots)[1], np.linalg.inv(roots)
+            i, j = one[half], other[half]
+            standard = np.einsum("mkl,ml->mk", inverses[i], z[half] - centres[i])
+            proposal[half] = centres[j] + np.einsum("mkl,ml->mk", roots[j], standard)
+            log_factor[half] = log_widths[j] - log_widths[i]
+        return self._propose(random, state, proposal, log_factor, active)
 
     def sweep(
         self,
@@ -329,10 +369,15 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
         return []
     _lowered_before.add(signature)
     size = block_size(density, half)
-    return [
+    lowered = [
         sweep.lower(*arguments),  # type: ignore[attr-defined]
         evaluate_blocks.lower(kernels.density, kernels.frame, z, counts, size),  # type: ignore[attr-defined]
     ]
+    if kernels.can_find_modes:
+        frame = jax.tree.map(lambda leaf: leaf[0], kernels.frame)
+        points = as_jax(np.zeros((count(thetas.shape[1]), thetas.shape[1])), kernels.precision)
+        lowered.append(climb.lower(kernels.density, frame, points, counts[0]))  # type: ignore[attr-defined]
+    return lowered
 
 
 def correlations(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:

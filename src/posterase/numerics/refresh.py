@@ -131,6 +131,8 @@ class Refreshed(NamedTuple):
     """Trajectories of every draw."""
     verification: Verification | None = None
     """None where nothing was moved."""
+    mirrored: bool = False
+    """Whether the target has modes that no draw is in, which are images of those that draws are in."""
 
     @property
     def forgot(self) -> bool:
@@ -198,6 +200,7 @@ def _refresh(
     if tuned is None:
         everywhere = np.tile(np.arange(kernels.thetas.shape[1]), (2, 1))
         return Refreshed(kernels.thetas, everywhere, 1.0, everywhere.size, kernels.cost)
+    found = kernels.find_modes(random)
     plan = choose(Pace.of(tuned))
     run = _Run(random, kernels, tuned, plan, groups, watched)
     if not run.is_finite():  # the density or its gradient is no number there
@@ -212,6 +215,7 @@ def _refresh(
         acceptance=run.acceptance,
         sweeps=run.sweeps,
         verification=verification,
+        mirrored=found is not None and found.mirrored > 0,
     )
 
 
@@ -307,6 +311,8 @@ class _Run:
             self.take(self.kernels.stretch)
         if self.jumps:
             self.take(self.kernels.jump)
+        if self.kernels.modes:
+            self.take(self.kernels.hop)
         self.state = self.kernels.update(self.state, self.stale & self.active)
         setting = self.tuned._replace(sizes=self.tuned.sizes * shrink)
         self.state, swept = self.kernels.sweep(self.random, self.state, self.active, setting)

@@ -1,0 +1,272 @@
+r"""Modes that no draw has visited: found by climbing from dispersed points, with their masses by Laplace's method.
+
+Weights, and moves that are local, only see where the draws are. A mode that the removed rows suppressed may hold much
+of the target and none of the draws.
+
+**Climbing.** Points scattered around the draws, from a few to hundreds of standard deviations away, go uphill by steps
+of which only the signs come from the gradient: each coordinate's step grows while its sign stays, and shrinks when it
+turns (Igel, Hüsken 2003). Flat tails are crossed as fast as steep ones. Where they arrive, Newton's method follows,
+with Hessians from differences of gradients, so that one program is compiled for all of it.
+
+**Hops.** Between the draws' coordinates (centre 0, root I) and each mode (centre c, root L of its inverse Hessian)
+there is an affine map. A hop proposes the image under the map of a random ordered pair of them,
+
+    z′ = c_j + L_j L_i⁻¹ (z − c_i),    accepted with probability min(1, target(z′)|L_j| / (target(z)|L_i|)),
+
+which leaves the target invariant: the pair (j, i) is as likely and leads back. So draws spread over the modes in
+proportion to their masses, and where that changes their law, they drift, which is detected and mended
+(`posterase.numerics.drift`). A mode of no mass is never hopped to, and costs only the proposals.
+
+A mode that is as high and as wide as one that the draws are in is its mirror image: components relabelled, or signs
+turned. Draws stay where the fit had them, and a note says so.
+
+References
+----------
+Igel, Hüsken (2003), Empirical evaluation of the improved Rprop learning algorithms, Neurocomputing 50. Tjelmeland,
+Hegstad (2001), Mode jumping proposals in MCMC, Scandinavian Journal of Statistics 28.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from posterase import devices
+from posterase.numerics.extra_chances import Frame, RaveledDensity
+from posterase.precision import all_digits, as_jax
+from posterase.quick_compilation import quick_jit
+
+MOST_PARAMETERS = 50
+"""Above this no modes are looked for: few points in so many directions would find none."""
+
+FROM_DRAWS, DISPERSED = 4, 28
+"""Points that climb: draws, whose own modes are to be known; and points around them."""
+
+NEAR, FAR = 3.0, 300.0
+"""How far from the draws' centre dispersed points lie, in standard deviations."""
+
+MOST_CLIMBS, FIRST_STEP, LAST_STEP, GROWTH, SHRINKAGE = 80, 0.2, 0.02, 1.4, 0.5
+"""Steps of a climb: how many, and their lengths."""
+
+MOST_NEWTON_STEPS, LONGEST_NEWTON_STEP, ARRIVED = 6, 3.0, 1e-2
+"""Newton's method, in standard deviations of the mode, ends where the log density can rise by no more than `ARRIVED`."""
+
+DIFFERENCE = 0.05
+"""Of coordinates, for second derivatives, in standard deviations of the mode."""
+
+SAME = 1.0
+"""Modes closer than this, in standard deviations of one of them, are one."""
+
+VISITED = 0.1
+"""A mode that at least this share of the draws is in is known to them."""
+
+LEAST_LOG_MASS = -10.0
+"""Modes of less mass than this, relative to at most what the draws have, are left out."""
+
+MOST_MODES = 6
+
+MIRRORED = 0.05
+"""Two modes whose log heights and log widths differ by less than this are images of each other."""
+
+
+class Mode(NamedTuple):
+    """A local maximum of a density, in some coordinates."""
+
+    centre: Float[np.ndarray, " d"]
+    root: Float[np.ndarray, "d d"]
+    """Of the inverse of the Hessian, with its sign turned."""
+    height: float
+    """The log density."""
+
+    @property
+    def log_width(self) -> float:
+        """log |root|."""
+        return float(np.log(np.abs(np.linalg.det(self.root))))
+
+    @property
+    def log_mass(self) -> float:
+        """By Laplace's method."""
+        return self.height + self.log_width + len(self.centre) / 2 * math.log(2 * math.pi)
+
+    def distances(self, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        """Squared distances of points, in the mode's standard deviations."""
+        return (np.linalg.solve(self.root, (z - self.centre).T) ** 2).sum(axis=0)
+
+    def share_of(self, z: Float[np.ndarray, "n d"]) -> float:
+        """The share of points that are in it."""
+        d = len(self.centre)
+        return float((self.distances(z) < d + 3 * math.sqrt(2 * d)).mean())
+
+
+class Found(NamedTuple):
+    """What climbing found."""
+
+    unvisited: list[Mode]
+    """To hop to."""
+    mirrored: int
+    """Modes that are images of a visited one, and are left alone."""
+    gradients: float
+    sequential: int
+
+
+def find_modes(
+    random: np.random.Generator, density: RaveledDensity, frame: Frame, z: Float[np.ndarray, "n d"], height: float
+) -> Found:
+    """Modes of a density that draws have not visited.
+
+    Parameters
+    ----------
+    random
+        For the points that climb.
+    density, frame
+        The density, and coordinates in which the draws have about unit covariance.
+    z
+        The draws.
+    height
+        The mean log density of the draws.
+    """
+    search = _Search(density, frame, count(z.shape[1]))
+    modes = search.modes(_points(random, z, search.count))
+    visited = [mode for mode in modes if mode.share_of(z) >= VISITED]
+    bulk = height + z.shape[1] / 2 * (1 + math.log(2 * math.pi))  # Gaussians have the most entropy
+    others = [mode for mode in modes if mode.share_of(z) < VISITED and mode.log_mass > bulk + LEAST_LOG_MASS]
+    unvisited = [mode for mode in others if not any(_is_image(mode, known) for known in visited)]
+    unvisited.sort(key=lambda mode: -mode.log_mass)
+    return Found(unvisited[:MOST_MODES], len(others) - len(unvisited), search.gradients, search.sequential)
+
+
+def count(d: int) -> int:
+    """How many points of so many dimensions are climbed from, or have their gradients taken, at once."""
+    return max(FROM_DRAWS + DISPERSED, 2 * d + 1)
+
+
+def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"], size: int) -> Float[np.ndarray, "size d"]:
+    """Draws, and points in random directions from their centre, every other one along a single coordinate."""
+    d = z.shape[1]
+    own = z[random.integers(len(z), size=FROM_DRAWS)]
+    directions = random.normal(size=(size - FROM_DRAWS, d))
+    alone = np.arange(len(directions)) % 2 == 1
+    axes = (
+        np.eye(d)[np.arange(len(directions)) // 2 % d]
+        * np.where(np.arange(len(directions)) // 2 // d % 2, -1, 1)[:, None]
+    )
+    directions[alone] = axes[alone]
+    directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    radii = np.exp(random.permutation(np.linspace(math.log(NEAR), math.log(FAR), len(directions))))
+    return np.concatenate([own, radii[:, None] * directions])
+
+
+def _is_image(one: Mode, other: Mode) -> bool:
+    return abs(one.height - other.height) < MIRRORED and abs(one.log_width - other.log_width) < MIRRORED
+
+
+class _Search:
+    """Climbs, and Newton's method from where they end; and what they have cost."""
+
+    def __init__(self, density: RaveledDensity, frame: Frame, count: int):
+        self.density, self.frame, self.count = density, frame, count
+        self.gradients, self.sequential = 0.0, 0
+
+    def modes(self, points: Float[np.ndarray, "size d"]) -> list[Mode]:
+        """All that are found from these points, each once."""
+        ends, heights, _ = self._climb(points, MOST_CLIMBS)
+        found: list[Mode] = []
+        for end in ends[np.argsort(-heights)]:
+            if not np.isfinite(end).all() or any(mode.distances(end[None])[0] < SAME for mode in found):
+                continue
+            mode = self._refined(end)
+            if mode is not None and not any(known.distances(mode.centre[None])[0] < SAME for known in found):
+                found.append(mode)
+        return found
+
+    def _climb(
+        self, points: Float[np.ndarray, "size d"], most: int
+    ) -> tuple[Float[np.ndarray, "size d"], Float[np.ndarray, " size"], Float[np.ndarray, "size d"]]:
+        """Where points end after so many steps; the log density, and its gradient there."""
+        precision = self.frame.centre.dtype
+        padded = np.pad(points, ((0, self.count - len(points)), (0, 0)), mode="edge")
+        out = climb(self.density, self.frame, as_jax(padded, precision), as_jax(most, np.int32))
+        z, value, gradient = (np.asarray(leaf, np.float64)[: len(points)] for leaf in out[:3])
+        self.gradients += (int(out[3]) + 1) * len(points)
+        self.sequential += int(out[3]) + 1
+        return z, np.where(np.isnan(value), -np.inf, value), gradient
+
+    def _refined(self, z: Float[np.ndarray, " d"]) -> Mode | None:
+        """The maximum near a point; None where there is none."""
+        d, widths = len(z), np.full(len(z), 1.0)
+        for _ in range(MOST_NEWTON_STEPS):
+            shifts = np.diag(DIFFERENCE * widths)
+            _, values, gradients = self._climb(np.concatenate([z[None], z + shifts, z - shifts]), 0)
+            if not (np.isfinite(values).all() and np.isfinite(gradients).all()):
+                return None
+            curvature = (gradients[d + 1 :] - gradients[1 : d + 1]) / (2 * np.diagonal(shifts)[:, None])
+            curvature = (curvature + curvature.T) / 2
+            try:
+                np.linalg.cholesky(curvature)
+                root = np.linalg.cholesky(np.linalg.inv(curvature))
+            except np.linalg.LinAlgError:
+                return None
+            own = 1 / np.sqrt(np.diagonal(curvature))
+            step = root @ (root.T @ gradients[0])
+            rises = float(step @ gradients[0]) / 2
+            if rises < ARRIVED and (np.abs(np.log(own / widths)) < 1).all():
+                return Mode(z, root, float(values[0]))
+            widths = own
+            length = float(np.linalg.norm(root.T @ gradients[0]))
+            z = z + step * (LONGEST_NEWTON_STEP / max(length, LONGEST_NEWTON_STEP))
+        return None
+
+
+class _Climb(NamedTuple):
+    """Points on their way uphill."""
+
+    number: Int[Array, ""]
+    """Of steps taken."""
+    z: Float[Array, "size d"]
+    value: Float[Array, " size"]
+    gradient: Float[Array, "size d"]
+    steps: Float[Array, "size d"]
+    uphill: Float[Array, "size d"]
+    """The gradient that the last step followed, 0 where it had turned."""
+    sound: Float[Array, "size d"]
+    """Where the density was a number last."""
+
+
+@quick_jit()
+@all_digits()
+def climb(
+    density: RaveledDensity, frame: Frame, points: Float[Array, "size d"], most: Int[Array, ""]
+) -> tuple[Float[Array, "size d"], Float[Array, " size"], Float[Array, "size d"], Int[Array, ""]]:
+    """Go uphill, and half of the way back from where the density is no number.
+
+    Returns where points end after at most so many steps; the log density and its gradient there; and how many steps
+    there were.
+    """
+    side_by_side = 1 if density.one_by_one else len(points)
+
+    def at(z: Array, density: RaveledDensity, frame: Frame) -> tuple[Array, Array]:
+        return jax.value_and_grad(lambda z: density(frame.theta(z)))(z)
+
+    def evaluate(z: Array) -> tuple[Array, Array]:
+        value, gradient = devices.map_draws(at, z, side_by_side, (density, frame))
+        return value.astype(z.dtype), gradient.astype(z.dtype)
+
+    def step(now: _Climb) -> _Climb:
+        finite = (jnp.isfinite(now.value) & jnp.isfinite(now.gradient).all(axis=1))[:, None]
+        turn = jnp.sign(now.gradient) * jnp.sign(now.uphill)
+        steps = now.steps * jnp.where(finite & (turn > 0), GROWTH, jnp.where(finite & (turn == 0), 1.0, SHRINKAGE))
+        uphill = jnp.where(finite & (turn >= 0), now.gradient, 0.0)
+        z = jnp.where(finite, now.z + jnp.sign(uphill) * steps, (now.z + now.sound) / 2)
+        return _Climb(now.number + 1, z, *evaluate(z), steps, uphill, jnp.where(finite, now.z, now.sound))
+
+    nothing = jnp.zeros_like(points)
+    first = FIRST_STEP * jnp.maximum(1.0, jnp.linalg.norm(points, axis=1, keepdims=True) / 10)
+    steps = jnp.broadcast_to(first, points.shape)
+    start = _Climb(jnp.zeros((), jnp.int32), points, *evaluate(points), steps, nothing, nothing)
+    end = jax.lax.while_loop(lambda now: (now.number < most) & (now.steps.max() > LAST_STEP), step, start)
+    return end.z, end.value, end.gradient, end.number
