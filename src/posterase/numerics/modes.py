@@ -54,7 +54,7 @@ MOST_CLIMBS, FIRST_STEP, LAST_STEP, GROWTH, SHRINKAGE = 80, 0.2, 0.02, 1.4, 0.5
 """Steps of a climb: how many, and their lengths."""
 
 MOST_NEWTON_STEPS, LONGEST_NEWTON_STEP, ARRIVED = 6, 3.0, 1e-2
-"""Newton's method, in standard deviations of the mode, ends where the log density can rise by no more than `ARRIVED`."""
+"""Newton's method, with steps in standard deviations of the mode, ends where the log density can hardly rise."""
 
 DIFFERENCE = 0.05
 """Of coordinates, for second derivatives, in standard deviations of the mode."""
