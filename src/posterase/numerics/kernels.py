@@ -42,7 +42,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.extra_chances import Frame, Noise, RaveledDensity, State, block_size, evaluate_blocks, sweep
-from posterase.numerics.modes import MOST_PARAMETERS, Found, climb, count, find_modes
+from posterase.numerics.modes import AT_ONCE, MOST_PARAMETERS, Found, climb, find_modes
 from posterase.numerics.moves import COARSE, half_covariances
 from posterase.precision import as_jax
 
@@ -109,7 +109,8 @@ class Kernels:
         self.thetas = thetas
         self.stretched = np.full((2, thetas.shape[2]), 1 / thetas.shape[2])
         self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
-        self.modes: list[tuple[Float[np.ndarray, " d"], Float[np.ndarray, "d d"]]] = []
+        self.modes: list[tuple[Float[np.ndarray, "2 d"], Float[np.ndarray, "2 d d"]]] = []
+        """Centres and roots for each half: of the draws' first coordinates, and of modes that no draw has visited."""
         self.fit(thetas)
 
     def fit(self, thetas: Float[np.ndarray, "2 m d"]) -> None:
@@ -228,26 +229,25 @@ class Kernels:
         found = find_modes(random, self.density, frame, z, float(np.asarray(state.value, np.float64)[sound].mean()))
         self.gradients += found.gradients
         self.sequential += found.sequential
-        self.modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.unvisited]
+        modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.unvisited]
+        self.modes = [(self.centres, self.scales), *((np.stack([c, c]), np.stack([root, root])) for c, root in modes)]
         return found
 
     def hop(
         self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
     ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
-        """Map draws from around one mode to around another, of which the draws' own coordinates count as one."""
-        z, d = np.asarray(state.z, np.float64), self.thetas.shape[2]
-        one = random.integers(len(self.modes) + 1, size=active.shape)
-        other = (one + random.integers(1, len(self.modes) + 1, size=active.shape)) % (len(self.modes) + 1)
-        proposal, log_factor = np.empty_like(z), np.empty(active.shape)
-        for half, (centre, scale) in enumerate(zip(self.centres, self.scales, strict=True)):
-            own = [(np.linalg.solve(scale, c - centre), np.linalg.solve(scale, root)) for c, root in self.modes]
-            centres, roots = map(np.stack, zip((np.zeros(d), np.eye(d)), *own, strict=True))
+        """Map draws from around one mode to around another."""
+        thetas, count = self.unwhiten(np.asarray(state.z, np.float64)), len(self.modes)
+        one = random.integers(count, size=active.shape)
+        other = (one + random.integers(1, count, size=active.shape)) % count
+        proposal, log_factor = np.empty_like(thetas), np.empty(active.shape)
+        for half, (i, j) in enumerate(zip(one, other, strict=True)):
+            centres, roots = (np.stack([leaf[half] for leaf in leaves]) for leaves in zip(*self.modes, strict=True))
             log_widths, inverses = np.linalg.slogdet(roots)[1], np.linalg.inv(roots)
-            i, j = one[half], other[half]
-            standard = np.einsum("mkl,ml->mk", inverses[i], z[half] - centres[i])
+            standard = np.einsum("mkl,ml->mk", inverses[i], thetas[half] - centres[i])
             proposal[half] = centres[j] + np.einsum("mkl,ml->mk", roots[j], standard)
             log_factor[half] = log_widths[j] - log_widths[i]
-        return self._propose(random, state, proposal, log_factor, active)
+        return self._propose(random, state, self.whiten(proposal), log_factor, active)
 
     def sweep(
         self,
@@ -375,7 +375,7 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
     ]
     if kernels.can_find_modes:
         frame = jax.tree.map(lambda leaf: leaf[0], kernels.frame)
-        points = as_jax(np.zeros((count(thetas.shape[1]), thetas.shape[1])), kernels.precision)
+        points = as_jax(np.zeros((AT_ONCE, thetas.shape[1])), kernels.precision)
         lowered.append(climb.lower(kernels.density, frame, points, counts[0]))  # type: ignore[attr-defined]
     return lowered
 

@@ -8,10 +8,11 @@ of which only the signs come from the gradient: each coordinate's step grows whi
 turns (Igel, Hüsken 2003). Flat tails are crossed as fast as steep ones. Where they arrive, Newton's method follows,
 with Hessians from differences of gradients, so that one program is compiled for all of it.
 
-**Hops.** Between the draws' coordinates (centre 0, root I) and each mode (centre c, root L of its inverse Hessian)
-there is an affine map. A hop proposes the image under the map of a random ordered pair of them,
+**Hops.** Between the draws' coordinates, as they were at first (a centre and a root of their covariance), and each mode
+(its centre c, and a root L of its inverse Hessian) there is an affine map. A hop proposes the image under the map of a
+random ordered pair of them,
 
-    z′ = c_j + L_j L_i⁻¹ (z − c_i),    accepted with probability min(1, target(z′)|L_j| / (target(z)|L_i|)),
+    θ′ = c_j + L_j L_i⁻¹ (θ − c_i),    accepted with probability min(1, target(θ′)|L_j| / (target(θ)|L_i|)),
 
 which leaves the target invariant: the pair (j, i) is as likely and leads back. So draws spread over the modes in
 proportion to their masses, and where that changes their law, they drift, which is detected and mended
@@ -44,13 +45,13 @@ from posterase.quick_compilation import quick_jit
 MOST_PARAMETERS = 50
 """Above this no modes are looked for: few points in so many directions would find none."""
 
-FROM_DRAWS, DISPERSED = 4, 28
-"""Points that climb: draws, whose own modes are to be known; and points around them."""
+AT_ONCE, FROM_DRAWS = 32, 4
+"""Points that climb, or have their gradients taken, at once; so many are draws, whose own modes are to be known."""
 
 NEAR, FAR = 3.0, 300.0
 """How far from the draws' centre dispersed points lie, in standard deviations."""
 
-MOST_CLIMBS, FIRST_STEP, LAST_STEP, GROWTH, SHRINKAGE = 80, 0.2, 0.02, 1.4, 0.5
+MOST_CLIMBS, FIRST_STEP, LAST_STEP, GROWTH, SHRINKAGE = 80, 0.2, 0.1, 1.4, 0.5
 """Steps of a climb: how many, and their lengths."""
 
 MOST_NEWTON_STEPS, LONGEST_NEWTON_STEP, ARRIVED = 6, 3.0, 1e-2
@@ -130,8 +131,8 @@ def find_modes(
     height
         The mean log density of the draws.
     """
-    search = _Search(density, frame, count(z.shape[1]))
-    modes = search.modes(_points(random, z, search.count))
+    search = _Search(density, frame)
+    modes = search.modes(_points(random, z))
     visited = [mode for mode in modes if mode.share_of(z) >= VISITED]
     bulk = height + z.shape[1] / 2 * (1 + math.log(2 * math.pi))  # Gaussians have the most entropy
     others = [mode for mode in modes if mode.share_of(z) < VISITED and mode.log_mass > bulk + LEAST_LOG_MASS]
@@ -140,16 +141,11 @@ def find_modes(
     return Found(unvisited[:MOST_MODES], len(others) - len(unvisited), search.gradients, search.sequential)
 
 
-def count(d: int) -> int:
-    """How many points of so many dimensions are climbed from, or have their gradients taken, at once."""
-    return max(FROM_DRAWS + DISPERSED, 2 * d + 1)
-
-
-def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"], size: int) -> Float[np.ndarray, "size d"]:
+def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "size d"]:
     """Draws, and points in random directions from their centre, every other one along a single coordinate."""
     d = z.shape[1]
     own = z[random.integers(len(z), size=FROM_DRAWS)]
-    directions = random.normal(size=(size - FROM_DRAWS, d))
+    directions = random.normal(size=(AT_ONCE - FROM_DRAWS, d))
     alone = np.arange(len(directions)) % 2 == 1
     axes = (
         np.eye(d)[np.arange(len(directions)) // 2 % d]
@@ -168,8 +164,8 @@ def _is_image(one: Mode, other: Mode) -> bool:
 class _Search:
     """Climbs, and Newton's method from where they end; and what they have cost."""
 
-    def __init__(self, density: RaveledDensity, frame: Frame, count: int):
-        self.density, self.frame, self.count = density, frame, count
+    def __init__(self, density: RaveledDensity, frame: Frame):
+        self.density, self.frame = density, frame
         self.gradients, self.sequential = 0.0, 0
 
     def modes(self, points: Float[np.ndarray, "size d"]) -> list[Mode]:
@@ -185,15 +181,18 @@ class _Search:
         return found
 
     def _climb(
-        self, points: Float[np.ndarray, "size d"], most: int
-    ) -> tuple[Float[np.ndarray, "size d"], Float[np.ndarray, " size"], Float[np.ndarray, "size d"]]:
-        """Where points end after so many steps; the log density, and its gradient there."""
-        precision = self.frame.centre.dtype
-        padded = np.pad(points, ((0, self.count - len(points)), (0, 0)), mode="edge")
-        out = climb(self.density, self.frame, as_jax(padded, precision), as_jax(most, np.int32))
-        z, value, gradient = (np.asarray(leaf, np.float64)[: len(points)] for leaf in out[:3])
-        self.gradients += (int(out[3]) + 1) * len(points)
-        self.sequential += int(out[3]) + 1
+        self, points: Float[np.ndarray, "n d"], most: int
+    ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"], Float[np.ndarray, "n d"]]:
+        """Where points end after at most so many steps; the log density, and its gradient there."""
+        n, precision = len(points), self.frame.centre.dtype
+        padded = np.pad(points, ((0, -n % AT_ONCE), (0, 0)), mode="edge").reshape(-1, AT_ONCE, points.shape[1])
+        parts = []
+        for part in padded:
+            *out, steps = climb(self.density, self.frame, as_jax(part, precision), as_jax(most, np.int32))
+            parts.append([np.asarray(leaf, np.float64) for leaf in out])
+            self.gradients += (int(steps) + 1) * AT_ONCE
+            self.sequential += int(steps) + 1
+        z, value, gradient = (np.concatenate(leaves)[:n] for leaves in zip(*parts, strict=True))
         return z, np.where(np.isnan(value), -np.inf, value), gradient
 
     def _refined(self, z: Float[np.ndarray, " d"]) -> Mode | None:

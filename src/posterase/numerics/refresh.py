@@ -35,8 +35,11 @@ from posterase.precision import as_jax, in_float64
 MOST_CORRELATION = 0.3
 """Draws are moved until nothing correlates with its value at their ancestors more than this."""
 
-MOST_SWEEPS, MOST_NUDGES = 16, 12
-"""Trajectories of every draw until they have forgotten; and rounds of cheap moves for the few that have not moved."""
+MOST_SWEEPS = 16
+"""Trajectories of every draw until they have forgotten."""
+
+MOST_FOLLOWED, MOST_NUDGES = 2, 12
+"""Then, for the few that have not moved: single steps, and rounds of cheap moves."""
 
 SLOWING = 2.0
 """Draws forget more slowly the longer they are moved: so many times the sweeps are needed that the first one tells."""
@@ -292,16 +295,13 @@ class _Run:
             self.sweep(4.0 ** -((number - least_sweeps) // 2) if is_stuck else 1.0)
             if self.is_over_budget():
                 break
-            has_forgotten = number >= least_sweeps and self.has_forgotten()
+            has_forgotten = number >= least_sweeps and self.parameters_have_forgotten()
             if self.sweeps == 1 and not has_forgotten:
                 self.most_gradients = self.plan.most_if_slow
                 self.thin(self.affordable())
             if has_forgotten:
-                for _ in range(MOST_NUDGES):
-                    if self.moved.all():
-                        break
-                    self.nudge()
-                if self.moved.all() and self.has_forgotten():
+                self._move_the_last()
+                if self.moved.all() and self.correlation() < MOST_CORRELATION:
                     return number
         return number
 
@@ -311,16 +311,36 @@ class _Run:
             self.take(self.kernels.stretch)
         if self.jumps:
             self.take(self.kernels.jump)
-        if self.kernels.modes:
+        if len(self.kernels.modes) > 1:
             self.take(self.kernels.hop)
+        self.follow(shrink)
+        self.sweeps += 1
+        self._stretch_what_is_slow()
+
+    def follow(self, shrink: float, *, one_step: bool = False) -> None:
+        """A trajectory of every draw, its steps shrunk; all of them, or one."""
         self.state = self.kernels.update(self.state, self.stale & self.active)
         setting = self.tuned._replace(sizes=self.tuned.sizes * shrink)
+        if one_step:
+            setting = setting._replace(steps=np.ones_like(setting.steps))
         self.state, swept = self.kernels.sweep(self.random, self.state, self.active, setting)
         self.stale = np.zeros_like(self.stale)
         self.moved |= swept.moved[:, : self.count]
         self.acceptance = self.acceptance or float(swept.rates.mean())
-        self.sweeps += 1
-        self._stretch_what_is_slow()
+
+    def _move_the_last(self) -> None:
+        """More moves of every draw, for the sake of the few that have not moved: to choose these would be a bias.
+
+        Single small steps are nearly always accepted; at edges, which they run into, cheap moves are.
+        """
+        for number in range(MOST_FOLLOWED + MOST_NUDGES):
+            if self.moved.all():
+                return
+            if number < MOST_FOLLOWED:
+                self.follow(0.5 ** (number + 1), one_step=True)
+            else:
+                self.take(self.kernels.stretch)
+                self.take(functools.partial(self.kernels.jump, far=0.0))
 
     def _stretch_what_is_slow(self) -> None:
         """Stretch along parameters that remember their ancestors: for each half, those of the other half."""
@@ -329,22 +349,17 @@ class _Run:
             remembered = correlations(before, now) ** 2 + 1 / (width * self.count)
             self.kernels.stretched[1 - half] = remembered / remembered.sum()
 
-    def nudge(self) -> None:
-        """Cheap moves of every draw, for the sake of the few that have not moved: to choose these would be a bias."""
-        self.take(self.kernels.stretch)
-        self.take(functools.partial(self.kernels.jump, far=0.0))
-
     def take(self, move: Callable[..., tuple[State, Bool[np.ndarray, "2 m"]]]) -> None:
         """Make a move that leaves gradients stale."""
         self.state, accepted = move(self.random, self.state, self.active)
         self.stale |= accepted
         self.moved |= accepted[:, : self.count]
 
-    def has_forgotten(self) -> bool:
-        """Whether nothing correlates with its value at the ancestors: parameters first, which cost nothing."""
+    def parameters_have_forgotten(self) -> bool:
+        """Whether no parameter correlates with its value at the ancestors: they cost nothing to look at."""
         width = self.starts.shape[-1]
         own = bounded(self.origin[:, :width], self.thetas().reshape(-1, width))
-        return largest_correlation(*own) < MOST_CORRELATION and self.correlation() < MOST_CORRELATION
+        return largest_correlation(*own) < MOST_CORRELATION
 
     def affordable(self) -> int:
         """How many draws of each half can be moved on for a third of what may be spent, given what one sweep did."""
