@@ -1,0 +1,288 @@
+"""Erasures from posteriors that are known exactly: what was accepted, what was refused, and what was wrong.
+
+From every family's exact posterior come independent draws; rows are removed; what `erase` returns is held against the
+exact posterior of the kept rows, and so is an independent refit by NUTS.
+
+*Wrong, strictly*: some parameter's mean is off by more than 4.5 standard errors and more than 0.15 standard deviations,
+or its standard deviation by more than 4.5 standard errors and more than 15 %. *Loosely*: any mean, standard deviation,
+or probability of lying below the exact 5, 25, 50, 75 or 95 % quantile is off by more than 4.5 standard errors. Where
+Errors are those of as many independent draws of the exact posterior as the draws are effectively. Where
+moments need not exist, only these probabilities are compared, strictly with the distances that the same shifts and
+stretches of a Gaussian make. *Needlessly refused*: the draws that went in were sound, and the exact posterior exists.
+
+Some draws are spoiled on purpose: shifted, stretched, of chains that are stuck, repeated. Nothing wrong may come of
+them either; to refuse them is right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from arviz_stats.base import array_stats
+from jaxtyping import Float
+
+from posterase.draws import Draws
+from posterase.erasure import Erasure, erase
+from posterase.errors import PosteraseError
+from posterase.experiments.grids import Grid
+from posterase.experiments.trust.exact import PROBABILITIES, Exact, Marginal
+from posterase.experiments.trust.families import Data, Family, families
+from posterase.policy import Policy
+from posterase.sampling.nuts import nuts
+
+CHAINS, DRAWS = 4, 1000
+WARMUP = 500
+"""Of the refits that are compared with."""
+
+FEWEST_OF_A_CHAIN = 50
+"""Shorter chains are laid end to end before their effective draws are counted."""
+
+STANDARD_ERRORS, MEAN_SHIFT, SPREAD_RATIO = 4.5, 0.15, 1.15
+
+PROBABILITY_SHIFTS = np.array([0.022, 0.05, 0.06, 0.05, 0.022])
+"""At `PROBABILITIES`: what a shift by 0.15 standard deviations, or a stretch by 15 %, makes of a Gaussian."""
+
+SPOILED: dict[str, Callable[[np.random.Generator, dict[str, np.ndarray]], dict[str, np.ndarray]]] = {
+    "shifted by 1 sd": lambda random, drawn: {k: x + x.std((0, 1)) for k, x in drawn.items()},
+    "1.5 times the spread": lambda random, drawn: {k: _stretched(x, 1.5) for k, x in drawn.items()},
+    "1/1.5 of the spread": lambda random, drawn: {k: _stretched(x, 1 / 1.5) for k, x in drawn.items()},
+    "100 stuck chains of 40": lambda random, drawn: {k: _stuck(x, 100) for k, x in drawn.items()},
+    "1,000 stuck chains of 4": lambda random, drawn: {k: _stuck(x, 1000) for k, x in drawn.items()},
+    "250 draws, repeated": lambda random, drawn: {k: _repeated(random, x) for k, x in drawn.items()},
+}
+"""What is done to draws that a verdict should not trust."""
+
+SPOILED_FAMILIES = "linear regression", "Poisson regression", "uneven spread"
+
+
+def _stretched(x: Float[np.ndarray, "chain draw ..."], by: float) -> Float[np.ndarray, "chain draw ..."]:
+    middle = x.mean((0, 1))
+    return middle + by * (x - middle)
+
+
+def _stuck(x: Float[np.ndarray, "chain draw ..."], chains: int) -> Float[np.ndarray, "chain draw ..."]:
+    """Each chain around a draw of its own, with half of the spread."""
+    flat = x.reshape(chains, -1, *x.shape[2:])
+    return flat[:, :1] + 0.5 * (flat - flat.mean((0, 1)))
+
+
+def _repeated(random: np.random.Generator, x: Float[np.ndarray, "chain draw ..."]) -> Float[np.ndarray, "..."]:
+    flat = x.reshape(-1, *x.shape[2:])
+    return flat[np.random.default_rng(0).integers(250, size=len(flat))].reshape(x.shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One erasure, and what came of it."""
+
+    family: str
+    removal: str
+    seed: int
+    n_removed: int
+    spoiled: bool
+    method: str
+    """That was accepted; empty where the verdict is a refusal."""
+    reason: str
+    """Of the verdict."""
+    strict: str
+    """What is strictly wrong with the draws; empty where nothing is."""
+    loose: str
+    seconds: float
+    evaluations: float
+    ess: float
+    refit_strict: str
+    refit_loose: str
+    refit_seconds: float
+    refit_evaluations: float
+    refit_ess: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return dataclasses.asdict(self)
+
+
+class Wrong:
+    """What is wrong with draws of a posterior that is known."""
+
+    def __init__(self, draws: Draws, exact: list[Marginal], has_moments: bool):
+        self.strict: list[str] = []
+        self.loose: list[str] = []
+        for marginal in exact:
+            values = np.asarray(draws.params[marginal.name], np.float64)[(..., *marginal.index)]
+            label = f"{marginal.name}{list(marginal.index) if marginal.index else ''}"
+            if has_moments:
+                self._moments(label, values, marginal)
+            self._probabilities(label, values, marginal, strictly=not has_moments)
+
+    def _moments(self, label: str, x: Float[np.ndarray, "chain draw"], exact: Marginal) -> None:
+        shift, log_ratio = (x.mean() - exact.mean) / exact.sd, np.log(x.std(ddof=1) / exact.sd)
+        if not abs(shift) <= STANDARD_ERRORS / np.sqrt(_ess(x)):
+            self._note(f"{label}: mean off by {shift:+.2f} sd", abs(shift) > MEAN_SHIFT)
+        if not abs(log_ratio) <= STANDARD_ERRORS * np.sqrt((exact.kurtosis - 1) / 4 / _ess((x - x.mean()) ** 2)):
+            much = abs(log_ratio) > np.log(SPREAD_RATIO)
+            self._note(f"{label}: {np.exp(log_ratio):.2f} times the standard deviation", much)
+
+    def _probabilities(self, label: str, x: Float[np.ndarray, "chain draw"], exact: Marginal, strictly: bool) -> None:
+        for p, quantile, much in zip(PROBABILITIES, exact.quantiles, PROBABILITY_SHIFTS, strict=True):
+            below = (x < quantile).astype(float)
+            off = below.mean() - p
+            if abs(off) > STANDARD_ERRORS * np.sqrt(p * (1 - p) / _ess(below)):
+                said = f"{label}: {below.mean():.3f} below the {p:.0%} quantile"
+                self._note(said, strictly and abs(off) > much)
+
+    def _note(self, said: str, is_strict: bool) -> None:
+        self.loose.append(said)
+        if is_strict:
+            self.strict.append(said)
+
+
+def run_family(family: Family, seeds: Sequence[int], policy: Policy, *, refits: bool = True) -> Iterator[Outcome]:
+    """All removals from posteriors of some data sets of a family."""
+    for seed in seeds:
+        random = np.random.default_rng([seed, *family.name.encode()])
+        data = family.make(random)
+        everything = np.ones(len(data["y"]), bool)
+        source = family.posterior(data, everything)
+        for removal, choose in family.removals.items():
+            yield _outcome(random, family, data, source, removal, choose(random, data), seed, policy, None, refits)
+        if family.name in SPOILED_FAMILIES:
+            for spoiled in SPOILED:
+                rows = family.removals["one row"](random, data)
+                yield _outcome(random, family, data, source, spoiled, rows, seed, policy, spoiled, refits=False)
+
+
+def _outcome(
+    random: np.random.Generator,
+    family: Family,
+    data: Data,
+    source: Exact,
+    removal: str,
+    rows: np.ndarray,
+    seed: int,
+    policy: Policy,
+    spoiled: str | None,
+    refits: bool,
+) -> Outcome:
+    kept = np.ones(len(data["y"]), bool)
+    kept[rows] = False
+    exact = family.posterior(data, kept).marginals()
+    drawn = {
+        name: np.asarray(each, np.float32).reshape(CHAINS, DRAWS, *each.shape[1:])
+        for name, each in source.sample(random, CHAINS * DRAWS).items()
+    }
+    if spoiled is not None:
+        drawn = SPOILED[spoiled](random, drawn)
+    model, draws = family.model(data), Draws(drawn)
+    own_seed = int(random.integers(2**31))
+    started = time.perf_counter()
+    try:
+        result: Erasure | None = erase(model, draws, rows, random_seed=own_seed, policy=policy)
+        reason = str(result.verdict) if result is not None else ""
+    except PosteraseError as error:
+        result, reason = None, f"{type(error).__name__}: {error}"
+    seconds = time.perf_counter() - started
+    accepted = result is not None and result.verdict.accepted
+    wrong = Wrong(result.draws, exact, family.has_moments) if accepted and result is not None else None
+    taken = sum(rung.cost.evaluations for rung in result.rungs) if result is not None else 0.0
+    refit = _refit(random, family, model, draws, rows, exact) if refits else ("", "", 0.0, 0.0, 0.0)
+    return Outcome(
+        family=family.name,
+        removal=removal,
+        seed=seed,
+        n_removed=len(rows),
+        spoiled=spoiled is not None,
+        method=result.verdict.rung if accepted and result is not None else "",
+        reason=reason,
+        strict="; ".join(wrong.strict) if wrong else "",
+        loose="; ".join(wrong.loose) if wrong else "",
+        seconds=seconds,
+        evaluations=float(taken),
+        ess=float(result.verdict.ess or 0) if accepted and result is not None else 0.0,
+        refit_strict=refit[0],
+        refit_loose=refit[1],
+        refit_seconds=refit[2],
+        refit_evaluations=refit[3],
+        refit_ess=refit[4],
+    )
+
+
+def _refit(
+    random: np.random.Generator, family: Family, model: Any, draws: Draws, rows: np.ndarray, exact: list[Marginal]
+) -> tuple[str, str, float, float, float]:
+    """A cold refit, from draws that the request came with: what is wrong with it, its seconds, evaluations and ESS."""
+    kept = model.without(model.removal(rows))
+    places = random.integers(DRAWS, size=CHAINS)
+    initial = {name: np.asarray(each)[np.arange(CHAINS), places] for name, each in draws.params.items()}
+    started = time.perf_counter()
+    try:
+        sampled = nuts(int(random.integers(2**31)), kept, initial, DRAWS, warmup=WARMUP)
+    except PosteraseError as error:
+        said = f"{type(error).__name__}: {error}"
+        return said, said, time.perf_counter() - started, 0.0, 0.0
+    seconds = time.perf_counter() - started
+    wrong, found = Wrong(sampled.draws, exact, family.has_moments), sampled.diagnostics
+    gradients = float(found.gradients + found.warmup_gradients)
+    return "; ".join(wrong.strict), "; ".join(wrong.loose), seconds, gradients, min(found.ess.values())
+
+
+def _ess(x: Float[np.ndarray, "chain draw"]) -> float:
+    """Effective draws for the mean of these numbers: at most as many as there are."""
+    if x.shape[1] < FEWEST_OF_A_CHAIN:
+        x = x.reshape(CHAINS, -1)
+    found = float(array_stats.ess(x, method="mean")) if np.ptp(x) > 0 else np.nan
+    return min(found, x.size) if found > 0 else x.size
+
+
+METHODS = "Reweight", "Transport", "Rejuvenate", "Refit"
+
+
+def tables(outcomes: Sequence[Outcome]) -> list[Grid]:
+    """By family, and by what was removed."""
+    columns = (
+        *("", "erasures", *METHODS, "refused", "wrong, strictly", "wrong, loosely", "needlessly refused"),
+        *("refit: strictly", "refit: loosely", "seconds, of a refit's"),
+    )
+    names = [family.name for family in families()]
+    sound = [each for each in outcomes if not each.spoiled]
+    spoiled = [each for each in outcomes if each.spoiled]
+    by_family = [_row(name, [each for each in sound if each.family == name]) for name in names]
+    removals = dict.fromkeys(each.removal for each in sound)
+    by_removal = [_row(name, [each for each in sound if each.removal == name]) for name in removals]
+    faults = dict.fromkeys(each.removal for each in spoiled)
+    by_fault = [_row(name, [each for each in spoiled if each.removal == name]) for name in faults]
+    return [
+        Grid("By family", columns, [row for row in by_family if row[1] != "0"] + [_row("all", sound)]),
+        Grid("By what is removed", columns, by_removal),
+        Grid("Draws spoiled on purpose, one row removed", columns, by_fault),
+    ]
+
+
+def _row(name: str, some: Sequence[Outcome]) -> tuple[str, ...]:
+    refits = [each for each in some if each.refit_seconds]
+    ratios = [each.seconds / each.refit_seconds for each in refits]
+    counts = [
+        *(sum(each.method == method for each in some) for method in METHODS),
+        sum(not each.method for each in some),
+        sum(bool(each.strict) for each in some),
+        sum(bool(each.loose) for each in some),
+        sum(not each.method and not each.spoiled for each in some),
+        sum(bool(each.refit_strict) for each in refits),
+        sum(bool(each.refit_loose) for each in refits),
+    ]
+    return name, str(len(some)), *map(str, counts), f"{np.median(ratios):.2f}" if ratios else "–"
+
+
+def wrong_ones(outcomes: Sequence[Outcome]) -> list[str]:
+    """A line for each erasure that was strictly wrong, or needlessly refused."""
+    lines = []
+    for each in outcomes:
+        where = f"{each.family}, {each.removal} ({each.n_removed} rows), seed {each.seed}"
+        if each.strict:
+            lines.append(f"{where}: {each.method} wrong: {each.strict}")
+        elif not each.method and not each.spoiled:
+            lines.append(f"{where}: {each.reason.splitlines()[0]}")
+    return lines
