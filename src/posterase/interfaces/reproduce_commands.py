@@ -16,6 +16,7 @@ from posterase.extras import need
 from posterase.files import make_folder, written_whole
 from posterase.interfaces.output import Commands, Said, print_line
 from posterase.interfaces.progress_bars import bars, shown_on
+from posterase.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from posterase.experiments.posterior_bench import Done
@@ -303,6 +304,63 @@ def bench_posteriors(
     console.print(summary)
     print_line(f"Table: {out}")
     said.json({"summary": summary, "table": str(out), "results": [each.to_dict() for each in done]})
+
+
+@bench.command("trust")
+def bench_trust(
+    said: Said,
+    out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path("trust.md"),
+    seeds: Annotated[int, typer.Option(min=1, help="Data sets of each family.")] = 5,
+    family: Annotated[list[str] | None, typer.Option(help="One of the families; may be given several times.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Processes side by side, each on one core.")] = 1,
+    refits: Annotated[bool, typer.Option("--refits/--no-refits", help="Refit in every case, to compare with.")] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on where a run was cut: what it had finished is beside OUT, as JSON.")
+    ] = False,
+) -> None:
+    """Erasures from posteriors that are known exactly: what was accepted, what was refused, and what was wrong.
+
+    Takes about an hour on two cores.
+
+    Example: `posterase bench trust --seeds 1 --jobs 2`
+    """
+    from posterase.experiments.grids import markdown
+    from posterase.experiments.machine import machine
+    from posterase.experiments.trust import bench as trust
+    from posterase.experiments.trust.families import families
+
+    known = [each.name for each in families()]
+    for name in family or []:
+        if name not in known:
+            raise InvalidOptionError(f"there is no family {name!r}.", did_you_mean(name, known, f"one of: {known}."))
+    make_folder(out.parent)
+    beside_out = out.with_suffix(".json")
+    finished = []
+    if resume and beside_out.exists():
+        finished = [trust.Outcome.from_dict(each) for each in json.loads(beside_out.read_text())]
+    with shown_on(said.aside) as progress:
+        task = progress.add_task("")
+        outcomes = trust.run(
+            range(seeds),
+            family or (),
+            jobs=jobs,
+            refits=refits,
+            done=finished,
+            report=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
+            keep=lambda found: _write_json(beside_out, [each.to_dict() for each in found]),
+        )
+    summary, wrong = trust.summary(outcomes), trust.wrong_ones(outcomes)
+    command = f"posterase bench trust --seeds {seeds}"
+    text = ["# Can the verdict be trusted?", "", f"From `{command}`: {machine()}.", "", trust.__doc__ or "", summary]
+    for table in trust.tables(outcomes):
+        text += ["", markdown(table)]
+    if wrong:
+        text += ["", "**Wrong, or needlessly refused**", "", *(f"- {each}" for each in wrong)]
+    with written_whole(out) as beside:
+        beside.write_text("\n".join(text) + "\n")
+    Console().print(summary, markup=False)
+    print_line(f"Table: {out}")
+    said.json({"summary": summary, "table": str(out), "results": [each.to_dict() for each in outcomes]})
 
 
 def _finished(path: Path) -> list[Done]:

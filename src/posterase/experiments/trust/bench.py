@@ -16,7 +16,10 @@ them either; to refuse them is right.
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import multiprocessing
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -100,6 +103,11 @@ class Outcome:
     refit_evaluations: float
     refit_ess: float
 
+    @classmethod
+    def from_dict(cls, values: Any) -> Outcome:
+        """From plain JSON."""
+        return cls(**values)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
         return dataclasses.asdict(self)
@@ -112,8 +120,9 @@ class Wrong:
         self.strict: list[str] = []
         self.loose: list[str] = []
         for marginal in exact:
-            values = np.asarray(draws.params[marginal.name], np.float64)[(..., *marginal.index)]
-            label = f"{marginal.name}{list(marginal.index) if marginal.index else ''}"
+            index: Any = (..., *marginal.at)
+            values = np.asarray(draws.params[marginal.name], np.float64)[index]
+            label = f"{marginal.name}{list(marginal.at) if marginal.at else ''}"
             if has_moments:
                 self._moments(label, values, marginal)
             self._probabilities(label, values, marginal, strictly=not has_moments)
@@ -237,6 +246,68 @@ def _ess(x: Float[np.ndarray, "chain draw"]) -> float:
     return min(found, x.size) if found > 0 else x.size
 
 
+SEEDS_AT_ONCE = 3
+"""Of a family in one process: programs are compiled once for them."""
+
+
+def run(
+    seeds: Sequence[int],
+    names: Sequence[str] = (),
+    *,
+    jobs: int = 1,
+    refits: bool = True,
+    done: Sequence[Outcome] = (),
+    report: Callable[[str, int, int], None] = lambda what, done, total: None,
+    keep: Callable[[list[Outcome]], None] = lambda outcomes: None,
+) -> list[Outcome]:
+    """Everything, in so many processes side by side, each on a core of its own.
+
+    Parameters
+    ----------
+    seeds
+        Of the data sets of each family.
+    names
+        Of families; all of them, if none are named.
+    jobs
+        Processes.
+    refits
+        Whether each erasure is held beside a refit.
+    done
+        Outcomes of a run that was cut: what they are of is not run again.
+    report, keep
+        Called on the way, with what is done so far.
+    """
+    had = {(each.family, each.seed) for each in done}
+    outcomes, tasks = list(done), []
+    for family in families():
+        if not names or family.name in names:
+            left = [seed for seed in seeds if (family.name, seed) not in had]
+            tasks += [(family.name, left[at : at + SEEDS_AT_ONCE]) for at in range(0, len(left), SEEDS_AT_ONCE)]
+    pool = concurrent.futures.ProcessPoolExecutor(
+        jobs, multiprocessing.get_context("spawn"), _settle, max_tasks_per_child=1
+    )
+    with pool:
+        running = {pool.submit(_run, name, some, refits): name for name, some in tasks}
+        for number, future in enumerate(concurrent.futures.as_completed(running)):
+            outcomes += future.result()
+            report(running[future], number + 1, len(tasks))
+            keep(outcomes)
+    order = {family.name: number for number, family in enumerate(families())}
+    return sorted(outcomes, key=lambda each: (order[each.family], each.seed))
+
+
+def _settle() -> None:
+    """One core a process, so that seconds of an erasure and of a refit can be compared."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
+
+
+def _run(name: str, seeds: Sequence[int], refits: bool) -> list[Outcome]:
+    family = next(each for each in families() if each.name == name)
+    return list(run_family(family, seeds, Policy(), refits=refits))
+
+
 METHODS = "Reweight", "Transport", "Rejuvenate", "Refit"
 
 
@@ -274,6 +345,49 @@ def _row(name: str, some: Sequence[Outcome]) -> tuple[str, ...]:
         sum(bool(each.refit_loose) for each in refits),
     ]
     return name, str(len(some)), *map(str, counts), f"{np.median(ratios):.2f}" if ratios else "–"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """What matters most, in a few sentences."""
+    sound = [each for each in outcomes if not each.spoiled]
+    refits = [each for each in sound if each.refit_seconds]
+    accepted = [each for each in sound if each.method]
+    cheap = [each for each in refits if each.method and each.method != "Refit" and each.refit_ess]
+
+    def share(some: Sequence[bool], of: Sequence[Any]) -> str:
+        return f"{sum(some)} of {len(of)} ({sum(some) / max(len(of), 1):.1%})"
+
+    lines = [
+        f"{len(sound)} erasures from {len({each.family for each in sound})} families: {len(accepted)} accepted. "
+        f"Wrong, strictly: {share([bool(each.strict) for each in accepted], accepted)}; "
+        f"loosely: {share([bool(each.loose) for each in accepted], accepted)}. "
+        f"Needlessly refused: {share([not each.method for each in sound], sound)}."
+    ]
+    if refits:
+        lines.append(
+            f"Independent refits of the same cases: wrong, strictly, "
+            f"{share([bool(each.refit_strict) for each in refits], refits)}; "
+            f"loosely, {share([bool(each.refit_loose) for each in refits], refits)}."
+        )
+    if cheap:
+        evaluations = [
+            (each.refit_evaluations / each.refit_ess) / (each.evaluations / each.ess) for each in cheap if each.ess
+        ]
+        seconds = [(each.refit_seconds / each.refit_ess) / (each.seconds / each.ess) for each in cheap if each.ess]
+        lines.append(
+            f"Where a method before the refit was accepted, an effective draw took {np.median(evaluations):.1f} times "
+            f"fewer evaluations than a cold refit's in the median, and {np.median(seconds):.1f} times less time."
+        )
+    spoiled = [each for each in outcomes if each.spoiled]
+    if spoiled:
+        wrong = sum(bool(each.strict) for each in spoiled)
+        refused = sum(not each.method for each in spoiled)
+        refitted = sum(each.method == "Refit" for each in spoiled)
+        lines.append(
+            f"Of {len(spoiled)} requests with spoiled draws {refused} were refused and {refitted} refitted; "
+            f"{wrong} answers were wrong."
+        )
+    return "\n\n".join(lines)
 
 
 def wrong_ones(outcomes: Sequence[Outcome]) -> list[str]:

@@ -41,7 +41,7 @@ class Marginal(NamedTuple):
     """What is known of one number of a posterior."""
 
     name: str
-    index: tuple[int, ...]
+    at: tuple[int, ...]
     quantiles: Float[np.ndarray, " 5"]
     """At `PROBABILITIES`."""
     mean: float
@@ -85,7 +85,8 @@ class Axis(NamedTuple):
     @classmethod
     def of(cls, low: float, high: float, centre: float = 0.0, scale: float = 1.0) -> Axis:
         """Between two values of u."""
-        return cls(*(float(np.arcsinh((end - centre) / scale)) for end in (low, high)), centre, scale)
+        start, end = (float(np.arcsinh((value - centre) / scale)) for value in (low, high))
+        return cls(start, end, centre, scale)
 
     def middles(self, count: int) -> Float[np.ndarray, " count"]:
         """The middles of its cells, as values of v."""
@@ -241,7 +242,7 @@ class Independent(Exact):
 
     def marginals(self) -> list[Marginal]:
         each = [part.marginals()[0] for part in self.parts]
-        return [one._replace(name=self.name, index=(number,)) for number, one in enumerate(each)]
+        return [one._replace(name=self.name, at=(number,)) for number, one in enumerate(each)]
 
 
 class Distribution(Exact):
@@ -270,7 +271,7 @@ class Dirichlet(Exact):
     def marginals(self) -> list[Marginal]:
         rest = self.counts.sum() - self.counts
         laws = [Distribution(self.name, stats.beta(*each)) for each in zip(self.counts, rest, strict=True)]
-        return [law.marginals()[0]._replace(index=(number,)) for number, law in enumerate(laws)]
+        return [law.marginals()[0]._replace(at=(number,)) for number, law in enumerate(laws)]
 
 
 class Gaussians(Exact):

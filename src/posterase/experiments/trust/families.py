@@ -221,7 +221,7 @@ def _scalars() -> list[Family]:
             coin_data,
             {"p": Axis.of(-30, 30)},
             {"p": interval(0.0, 1.0)},
-            {"all successes": where(lambda d: d["y"] == 1)},
+            {"all successes but one": where(lambda d: d["y"] == 1, but=1)},
         ),
         _on_grid(
             "exponential rate",
@@ -576,7 +576,7 @@ def _vectors() -> list[Family]:
         return _floats(x=x, y=x @ random.normal(size=width) + random.normal(size=60))
 
     def regression(data: Data, kept: Bool[np.ndarray, " rows"]) -> Exact:
-        x, y = (np.float64(data[name][kept]) for name in "xy")
+        x, y = (data[name][kept].astype(np.float64) for name in "xy")
         precision = x.T @ x + np.eye(width) / 9
         covariance = np.linalg.inv(precision)
         mean, root = covariance @ (x.T @ y), np.linalg.cholesky(covariance)
@@ -584,7 +584,7 @@ def _vectors() -> list[Family]:
 
     def unknown_spread(data: Data, kept: Bool[np.ndarray, " rows"]) -> Exact:
         """σ² ~ inverse gamma(3, 2), b | σ ~ N(0, 9 σ²)."""
-        x, y = (np.float64(data[name][kept]) for name in "xy")
+        x, y = (data[name][kept].astype(np.float64) for name in "xy")
         covariance = np.linalg.inv(x.T @ x + np.eye(width) / 9)
         mean = covariance @ (x.T @ y)
         shape, rate = 3 + len(y) / 2, 2 + (y @ y - mean @ np.linalg.solve(covariance, mean)) / 2
@@ -603,8 +603,8 @@ def _vectors() -> list[Family]:
     def rates(data: Data, kept: Bool[np.ndarray, " rows"]) -> Exact:
         parts: list[Exact] = []
         for group in range(groups):
-            own = np.float64(data["y"][kept & (data["g"] == group)])
-            parts.append(Distribution("rate", stats.gamma(2 + own.sum(), scale=1 / (0.5 + len(own)))))
+            own = data["y"][kept & (data["g"] == group)]
+            parts.append(Distribution("rate", stats.gamma(2 + own.sum(dtype=np.float64), scale=1 / (0.5 + len(own)))))
         return Independent("rate", parts)
 
     def heavy_by_group(random: np.random.Generator) -> Data:
@@ -628,7 +628,7 @@ def _vectors() -> list[Family]:
         edges = np.linspace(-6, 6, 3001)
         tau = np.exp((edges[1:] + edges[:-1]) / 2)
         n = np.array([(kept & (data["g"] == group)).sum() for group in range(groups)])
-        total = np.array([np.float64(data["y"][kept & (data["g"] == group)]).sum() for group in range(groups)])
+        total = np.array([data["y"][kept & (data["g"] == group)].sum(dtype=np.float64) for group in range(groups)])
         # The precision of (μ, θ₁, …) given τ, and what multiplies it.
         k = len(tau)
         precision = np.zeros((k, groups + 1, groups + 1))
