@@ -81,7 +81,7 @@ def compare(problem: Problem) -> Iterator[Row]:
                 yield Row(problem.name, request, name, nan, nan, nan, nan, 0, 0, 0.0, error.problem)
                 continue
             spent = erased.evidence.cost
-            figures = spent.evaluations, spent.sequential, seconds, pe.Policy(ess=0).brief(erased)
+            figures = spent.evaluations, spent.sequential, seconds, pe.Policy(ess=0.0).brief(erased)
             yield Row(problem.name, request, name, *measured(erased.draws, target), *figures)
         result, seconds, *_ = timed(lambda: pe.erase(model, draws, rows, policy=pe.Policy(refit=True)))  # noqa: B023
         costs = [rung.cost for rung in result.rungs]

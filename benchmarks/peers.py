@@ -327,7 +327,7 @@ def rung(problem: Problem, draws: pe.Draws, removed: np.ndarray, eraser: pe.Eras
     def method(seed: int) -> tuple[pe.Draws, str]:
         found = eraser(seed, problem.model, draws, removal)
         jax.block_until_ready(found.draws.params)
-        return found.draws, pe.Policy(ess=0).brief(found)
+        return found.draws, pe.Policy(ess=0.0).brief(found)
 
     return method
 

@@ -139,7 +139,7 @@ def measured(size: int, name: str, run: Callable[[], Any]) -> Point:
         return erased[0].draws.params
 
     seconds, peak = once(again), memory.peak()
-    cost, says = erased[0].evidence.cost, pe.Policy(ess=0).brief(erased[0])
+    cost, says = erased[0].evidence.cost, pe.Policy(ess=0.0).brief(erased[0])
     return Point(size, name, seconds, peak, float(cost.gradients), float(cost.densities), cost.sequential, says)
 
 

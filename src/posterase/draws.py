@@ -170,6 +170,22 @@ class Draws(eqx.Module):
             ]
             yield np.concatenate(parts, axis=1, dtype=np.float64)
 
+    def first_places(self) -> Int[np.ndarray, "chain draw"]:
+        """For each draw the place, chains laid end to end, of the first draw with the same values."""
+        shape = self.n_chains, self.n_draws
+        n = shape[0] * shape[1]
+        columns = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(self.params)]
+        if any(len(np.unique(column[:, 0])) == n for column in columns if column.shape[1]):
+            return np.arange(n).reshape(shape)
+        first: dict[bytes, int] = {}
+        rows = (b"".join(column[place].tobytes() for column in columns) for place in range(n))
+        return np.array([first.setdefault(row, place) for place, row in enumerate(rows)]).reshape(shape)
+
+    @property
+    def n_distinct(self) -> int:
+        """How many draws differ from each other: fewer than there are where proposals are rejected, or draws copied."""
+        return len(np.unique(self.first_places()))
+
     def __repr__(self) -> str:
         weights = "equal weights" if self.log_weights is None else "weighted"
         lines = [f"Draws: {self.n_chains} chains × {self.n_draws} draws, {weights}"]

@@ -87,9 +87,6 @@ NOTED_RHAT = 1.01
 MOST_INPUT_RHAT = 1.05
 """Draws with an R̂ above this are not draws of any posterior, unless there are so few that chance explains it."""
 
-SURE_INPUT_RHAT = 1.1
-"""Above this, chance is no excuse."""
-
 FEWEST_DRAWS = 20
 
 NO_COST = Cost()
@@ -105,8 +102,7 @@ UNIDENTIFIED = (
 )
 FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws of some parameter"
 DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parameter"
-SAMPLE_AGAIN = "Keep the chains that moved, or sample again from other starting points."
-RELABEL = "Order or relabel the components (pe.ordered), or keep the chains of one mode."
+SAMPLE_AGAIN = "keep the chains that moved, or sample again from other starting points."
 
 TOO_EXPENSIVE = Objection("cost", PUBLIC_CAUSES["cost"], "")
 
@@ -441,7 +437,7 @@ def erase(
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
         if not doubts:  # chains that disagree have a cause of their own
-            groups = independent_groups(draws, min(effective_draws(draws).values()))
+            groups = independent_groups(draws, min(effective_draws(draws).values()), draws.first_places())
             check_draws(full, thetas, like, scores, draws.n_chains, groups)
     came = draws.container
     draws = draws.without(removal.row_ids, kept)
@@ -469,10 +465,10 @@ def erase(
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
     way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
-    weaknesses = _weaknesses(had, agreement)
+    weaknesses = _weaknesses(draws, had, agreement)
     if came is None and not isinstance(model, StoredLikelihoods):
         weaknesses = (*weaknesses, UNIDENTIFIED)
-    verdict = _verdict(tried, draws, had, own, doubts, weaknesses, way_out)
+    verdict = _verdict(tried, had, own, doubts, weaknesses, way_out)
     if verdict.accepted:
         verdict = dataclasses.replace(verdict, notes=(*went_along, *verdict.notes))
     output = tried[-1].output if tried and verdict.accepted else None
@@ -531,25 +527,30 @@ def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> N
 def _doubts(draws: Draws, agreement: dict[str, ChainAgreement], policy: Policy, spent: float) -> list[Objection]:
     """What speaks against anything that is made of these draws: only a refit is left then."""
     found = []
-    rhat = {name: each.worst_above(MOST_INPUT_RHAT, SURE_INPUT_RHAT) for name, each in agreement.items()}
+    rhat = {name: each.worst_above(MOST_INPUT_RHAT) for name, each in agreement.items()}
     worst = max(rhat, key=lambda name: rhat[name], default="")
     if worst and rhat[worst]:
         if stuck := stuck_chains(draws):
             found.append(Objection("chains", stuck, SAMPLE_AGAIN))
         elif modes := different_modes(draws):
-            found.append(Objection("modes", modes, RELABEL))
+            found.append(modes)
         else:
             said = f"the chains that went in disagree (R̂ {rhat[worst]:.2f} of {worst})"
-            found.append(Objection("chains", said, "Run them on."))
+            found.append(Objection("chains", said, "run them on."))
     if spent >= policy.budget:
         said = f"earlier erasures have used up the budget of {policy.budget:g}: a refit is demanded"
         found.append(Objection("budget", said, ""))
     return found
 
 
-def _weaknesses(had: Mapping[str, float], agreement: dict[str, ChainAgreement]) -> tuple[str, ...]:
+def _weaknesses(draws: Draws, had: Mapping[str, float], agreement: dict[str, ChainAgreement]) -> tuple[str, ...]:
     """What to note about the draws that went in: no method makes them better."""
     few = [FEW] if min(had.values()) < ENOUGH_ESS else []
+    n, distinct = draws.n_chains * draws.n_draws, draws.n_distinct
+    if distinct < n and min(had.values()) == distinct:  # a chain that rejects proposals has fewer effective draws
+        few.append(f"of the {n:,} draws that went in only {distinct:,} are distinct: the others are copies")
+    if draws.n_chains > 1 and not agreement:
+        few.append("whether the chains that went in agree was not checked: they are too short")
     apart = any(each.rhat.max(initial=0.0) > NOTED_RHAT for each in agreement.values())
     return (*few, *([DISAGREE] if apart else []))
 
@@ -660,7 +661,6 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
 
 def _verdict(
     tried: list[Rung],
-    draws: Draws,
     had: Mapping[str, float],
     policy: Policy,
     doubts: list[Objection],
@@ -672,13 +672,10 @@ def _verdict(
         public = "; ".join(doubt.public for doubt in doubts)
         return Verdict(False, "refused", "", "; ".join(d.reason for d in doubts), advice, public_reason=public)
     about_input = tuple(doubt.public for doubt in doubts)
-    modes = "" if stuck_chains(draws) else different_modes(draws)
-    if modes and PUBLIC_CAUSES["modes"] not in about_input:
-        about_input = (*about_input, PUBLIC_CAUSES["modes"])
     last = tried[-1]
     shown = last.evidence
     if last.objections or last.erased is None or shown is None:
-        return _refusal(tried, had, policy, modes, way_out)
+        return _refusal(tried, had, policy, doubts, way_out)
     if last.erased.samples_anew:
         kind = "refitted"
         figures = [] if shown.rhat is None else [f"R̂ {shown.rhat:.3f}"]
@@ -712,7 +709,9 @@ def _verdict(
     )
 
 
-def _refusal(tried: list[Rung], had: Mapping[str, float], policy: Policy, modes: str, way_out: str) -> Verdict:
+def _refusal(
+    tried: list[Rung], had: Mapping[str, float], policy: Policy, doubts: list[Objection], way_out: str
+) -> Verdict:
     """Why nothing passed, and what to do about it."""
     last = tried[-1]
     named = tried[-2:] if TOO_EXPENSIVE in last.objections else tried[-1:]
@@ -720,15 +719,15 @@ def _refusal(tried: list[Rung], had: Mapping[str, float], policy: Policy, modes:
     worst = min(had, key=lambda name: had[name])
     public = "; ".join(f"{rung.name}: {rung.objections[0].public}" for rung in named)
     advice = []
-    if modes:
-        reason = modes if modes in reason else f"{modes}; {reason}"
-        public = f"{PUBLIC_CAUSES['modes']}; {public}"
-        advice.append(RELABEL)
+    if doubts:
+        reason = "; ".join([*(doubt.reason for doubt in doubts), reason])
+        public = "; ".join([*(doubt.public for doubt in doubts), public])
+        advice += [doubt.advice for doubt in doubts]
     elif had[worst] < policy.least_ess:
         few = f"{had[worst]:.0f} effective draws of {worst}, below {policy.least_ess:.4g}"
         reason = f"the draws that went in have {few}; {reason}"
         public = f"the draws that went in have too few effective ones; {public}"
-        advice.append("Draw more.")
+        advice.append("draw more.")
     else:
         advice.append(last.objections[0].advice)
     return Verdict(False, "refused", "", reason, _advised(advice, way_out), public_reason=public)

@@ -175,7 +175,10 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     flat = moved.thetas.reshape(len(order), -1)[order[: shape[0] * shape[1]]]
     fresh = replaced(draws, constrained(request.kept, flat, like, draws, shape), None, "the output moves")
     check_in_support(request.kept, fresh, "the output moves")
-    output = Output(fresh, request.kept, "moved", effective_draws(fresh), moved.correlation, moved.verification)
+    ess, first = effective_draws(fresh), draws.first_places().ravel()
+    if draws.n_distinct < len(first):
+        ess = _without_copies(ess, first[places.ravel()[order]], moved.correlation)
+    output = Output(fresh, request.kept, "moved", ess, moved.correlation, moved.verification)
     if moved.mirrored:
         output = dataclasses.replace(output, notes=(Note("output", MIRRORED),))
     if shape[1] < length:
@@ -203,6 +206,16 @@ def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
     if not moved.forgot or not np.isfinite(moved.thetas).all():
         return Objection("no output", NOT_MOVED, "")
     return None
+
+
+def _without_copies(ess: dict[str, float], ancestors: Int[np.ndarray, " n"], correlation: float) -> dict[str, float]:
+    """Effective sizes of moved draws, where several descend from copies of one draw and are still correlated with it.
+
+    The variance of a mean is then σ² ((1 − r²)/n + r² Σc²/n²), c the numbers of descendants.
+    """
+    copies, n = np.unique(ancestors, return_counts=True)[1], len(ancestors)
+    most = 1 / ((1 - correlation**2) / n + correlation**2 * float((copies**2).sum()) / n**2)
+    return {name: min(size, most) for name, size in ess.items()}
 
 
 def _pieces(draws: Draws) -> Int[np.ndarray, " n"]:

@@ -50,8 +50,9 @@ MOST_PARAMETERS = 10_000
 WHITENED_UP_TO = 64
 """Up to so many parameters the draws' correlations are estimated; past it, their standard deviations only."""
 
-SUSPICIOUS, NOTICEABLE = 3.5, 0.1
-"""Scores are suspicious if off by so many standard errors, and by so much."""
+SUSPICIOUS, NOTICEABLE, BLIND = 3.5, 0.1, 0.3
+"""Scores are suspicious if off by so many standard errors, and by so much; or with a standard error of more than the
+third, which would hide a shift by a standard deviation."""
 
 FALSE_ALARMS = 0.001
 """How often draws of the right model are refused."""
@@ -59,10 +60,17 @@ FALSE_ALARMS = 0.001
 DRIFT, SPREAD_DRIFT = 0.1, 0.06
 """What one trajectory changes by less is not refused: means in standard deviations, and half the squared deviations."""
 
+TRIALS, HINT = (1, 4), 2.0
+"""Trajectories from each draw before it is looked whether draws drift; the second time only where they seem to, by so
+many standard errors."""
+
 STEPS, TRAJECTORY = (0.6, 0.3, 0.1, 0.03), math.pi / 2
 """Step sizes that are tried, in units of d^(−1/4), and the length of a trajectory, which forgets a Gaussian start."""
 
 MOST_STEPS, ENOUGH_ACCEPTED = 24, 0.5
+
+OUTLYING = 4.0
+"""Draws farther out than so many standard deviations count as that far where their scale is estimated."""
 
 CLIP = 3.0
 """Statistics of drift are of values within so many standard deviations."""
@@ -134,6 +142,7 @@ class _Scale(NamedTuple):
 
     @classmethod
     def of(cls, thetas: Float[np.ndarray, "n d"]) -> _Scale:
+        thetas = _winsorised(thetas)
         mean, sd = thetas.mean(axis=0), thetas.std(axis=0)
         moving = np.flatnonzero(sd > 0)
         units = np.zeros((len(sd), len(moving)))
@@ -152,16 +161,23 @@ class _Scale(NamedTuple):
         return (thetas - self.mean) @ self.inverse.T
 
 
+def _winsorised(thetas: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+    """The draws with outliers pulled in, so that a few of them in a heavy tail do not set the scale."""
+    low, middle, high = np.quantile(thetas, [0.16, 0.5, 0.84], axis=0)
+    reach = np.where(high > low, OUTLYING * (high - low) / 2, np.inf)
+    return np.clip(thetas, middle - reach, middle + reach)
+
+
 def _are_suspicious(
     scale: _Scale, z: Float[np.ndarray, "m k"], scores: Float[np.ndarray, "m d"], groups: Int[np.ndarray, " m"]
 ) -> bool:
-    """Whether Stein's identities may be violated."""
+    """Whether Stein's identities may be violated, or scores vary too much to tell."""
     scaled = scores @ scale.factor
     if not np.isfinite(scaled).all():
         return True
     identities = np.concatenate([scaled, z * scaled + 1], axis=1)
     mean, error = _mean(identities, groups)
-    return bool(np.any((np.abs(mean) > SUSPICIOUS * error) & (np.abs(mean) > NOTICEABLE)))
+    return bool(np.any((np.abs(mean) > SUSPICIOUS * error) & (np.abs(mean) > NOTICEABLE)) or error.max() > BLIND)
 
 
 def _mean(
@@ -186,13 +202,19 @@ def _drift(
     if impossible > 0.01 * len(thetas):
         return f"its density is zero, or not a number, at {impossible} of {len(thetas)} draws"
     before = scale.whiten(thetas)
-    after, accepted = _trajectories(density, scale, thetas, levels, like)
-    if accepted.mean() < ENOUGH_ACCEPTED:  # too rough for trajectories, which says nothing of the draws
-        return ""
-    mean, error = _mean(accepted[:, None] * (_statistics(after) - _statistics(before)), groups)
-    limit = -special.stdtrit(max(len(np.unique(groups)) - 1, 1), FALSE_ALARMS / (2 * len(mean)))
     least = np.repeat([DRIFT, SPREAD_DRIFT], before.shape[1])
-    real = (np.abs(mean) > limit * error) & (np.abs(mean) > least)
+    change, real = np.zeros((len(before), 2 * before.shape[1])), np.zeros(2 * before.shape[1], bool)
+    for looks, count in enumerate(TRIALS, 1):
+        for number in range(0 if looks == 1 else TRIALS[looks - 2], count):
+            after, accepted = _trajectories(number, density, scale, thetas, levels, like)
+            if accepted.mean() < ENOUGH_ACCEPTED:  # too rough for trajectories, which says nothing of the draws
+                return ""
+            change += accepted[:, None] * (_statistics(after) - _statistics(before))
+        mean, error = _mean(change / count, groups)
+        limit = -special.stdtrit(max(len(np.unique(groups)) - 1, 1), FALSE_ALARMS / (2 * len(mean) * len(TRIALS)))
+        real = (np.abs(mean) > limit * error) & (np.abs(mean) > least)
+        if real.any() or not np.any((np.abs(mean) > HINT * error) & (np.abs(mean) > least / 2)):
+            break
     if not real.any():
         return ""
     shift, spread = np.split(np.where(real, mean, 0.0), 2)
@@ -212,31 +234,42 @@ def _statistics(z: Float[np.ndarray, "m k"]) -> Float[np.ndarray, "m 2*k"]:
 
 
 def _trajectories(
+    number: int,
     density: LogDensity,
     scale: _Scale,
     thetas: Float[np.ndarray, "m d"],
     levels: Float[np.ndarray, " m"],
     like: PyTree,
 ) -> tuple[Float[np.ndarray, "m k"], Float[np.ndarray, " m"]]:
-    """Where an HMC trajectory from each draw ends, and its probability of acceptance, with the largest usable step."""
+    """Where an HMC trajectory from each draw ends, and its probability of acceptance, with the largest usable step.
+
+    Trajectories have random lengths: where draws are too wide, ones of the same length may all end across the mode, as
+    far out as they began.
+    """
     before = scale.whiten(thetas)
-    first = np.random.default_rng(0).normal(size=before.shape)
+    random = np.random.default_rng(number)
+    first, part = random.normal(size=before.shape), random.uniform(size=len(before))
     uphill = gradients(density, thetas, like) @ scale.factor
     after, accepted = before, np.zeros(len(before))
     with np.errstate(all="ignore"):  # a trajectory that overflows is rejected
         for unit in STEPS:
             step = unit * before.shape[1] ** -0.25
             distance, momentum, slope = np.zeros_like(before), first, uphill
-            for _ in range(min(math.ceil(TRAJECTORY / step), MOST_STEPS)):
+            steps = min(math.ceil(TRAJECTORY / step), MOST_STEPS)
+            last = np.floor(part * steps)
+            ended, its_momentum = distance, momentum
+            for number in range(steps):
                 momentum = momentum + 0.5 * step * slope
                 distance = distance + step * momentum
                 place = thetas + distance @ scale.factor.T
                 slope = gradients(density, place, like) @ scale.factor
                 momentum = momentum + 0.5 * step * slope
-            energy = evaluate_at(density, place, like) - levels
-            energy += 0.5 * ((first**2).sum(axis=1) - (momentum**2).sum(axis=1))
-            moved = np.isfinite(energy) & np.isfinite(distance).all(axis=1)
-            after = np.where(moved[:, None], before + distance, before)
+                ends = (last == number)[:, None]
+                ended, its_momentum = np.where(ends, distance, ended), np.where(ends, momentum, its_momentum)
+            energy = evaluate_at(density, thetas + ended @ scale.factor.T, like) - levels
+            energy += 0.5 * ((first**2).sum(axis=1) - (its_momentum**2).sum(axis=1))
+            moved = np.isfinite(energy) & np.isfinite(ended).all(axis=1)
+            after = np.where(moved[:, None], before + ended, before)
             accepted = np.where(moved, np.exp(np.minimum(energy, 0)), 0)
             if accepted.mean() >= ENOUGH_ACCEPTED:
                 break

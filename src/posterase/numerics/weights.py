@@ -196,9 +196,11 @@ def parameter_ess(draws: Draws, ancestors: Int[np.ndarray, "chain draw"] | None 
     """For each parameter, the effective number of draws for the mean and the variance of its worst element.
 
     Neighbours in a chain may depend on each other; with `ancestors`, draws whose ancestors were neighbours do. Numbers
-    that never change, as above a Cholesky factor's diagonal, are known: of them there are enough.
+    that never change, as above a Cholesky factor's diagonal, are known: of them there are enough. Of the others never
+    more than there are distinct draws.
     """
     sizes = element_ess(draws, ancestors).min(axis=0)
+    sizes = np.where(np.isinf(sizes), sizes, np.minimum(sizes, draws.n_distinct))
     ends = np.cumsum([int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params)])
     parts = np.split(sizes, ends[:-1])
     return {name: float(part.min()) for name, part in zip(draws.names, parts, strict=True)}

@@ -31,8 +31,15 @@ FEWEST_IN_HALF = 4
 
 
 def effective_draws(draws: Draws) -> dict[str, float]:
-    """The smaller of bulk and tail ESS, of the worst element of each parameter; infinite where none ever changes."""
-    return {name: float(_worst(values)) for name, values in draws.columns().items()}
+    """The smaller of bulk and tail ESS, of the worst element of each parameter; infinite where none ever changes.
+
+    Never more than there are distinct draws, which shuffled copies would otherwise hide.
+    """
+    sizes = {name: float(_worst(values)) for name, values in draws.columns().items()}
+    distinct = float(draws.n_distinct)
+    if distinct == draws.n_chains * draws.n_draws:  # antithetic chains may have more
+        return sizes
+    return {name: size if math.isinf(size) else min(size, distinct) for name, size in sizes.items()}
 
 
 def _worst(values: Float[np.ndarray, "chain draw element"]) -> float:
