@@ -20,6 +20,7 @@ from posterase.errors import (
     InvalidTransformError,
     InvalidTypeError,
     LikelihoodShapeError,
+    NoDensityError,
     NonFiniteDataError,
     NotFactorisedError,
     NothingKeptError,
@@ -277,9 +278,13 @@ def same_likelihoods(
     alone: Float[np.ndarray, " rows"],
     what: str,
 ) -> None:
-    """The likelihoods of rows do not depend on which other rows they are evaluated with."""
-    tolerance = 1e4 * np.finfo(together.dtype).eps * (1 + np.abs(together))
-    bad = first_bad(~(np.abs(together - alone) <= tolerance))
+    """The likelihoods of rows do not depend on which other rows they are evaluated with.
+
+    Infinite values are compared too, and NaN: whether draws may have them, other checks decide.
+    """
+    finite = np.where(np.isfinite(together), together, 0)
+    tolerance = 1e4 * np.finfo(together.dtype).eps * (1 + np.abs(finite))
+    bad = first_bad(~np.isclose(together, alone, rtol=0, atol=tolerance, equal_nan=True))
     if bad is not None:
         at = bad[0]
         raise NotFactorisedError(
@@ -290,8 +295,20 @@ def same_likelihoods(
         )
 
 
+def has_density(value: float, what: str) -> None:
+    """A log density at a draw is a number."""
+    if not np.isfinite(value):
+        raise NoDensityError(
+            f"the {what} is infinite or NaN at every draw that was looked at.",
+            "pass the model and the data of the fit, and draws on the parameters' own scale. Draws of the posterior "
+            "have a finite log density: check log_prior and log_likelihood there.",
+        )
+
+
 def same_sums(difference: float, removed: float, tolerance: float) -> None:
     """Full − kept is removed, up to rounding."""
+    has_density(difference, "log density of all rows, or of the kept rows,")
+    has_density(removed, "log-likelihood of the removed rows")
     if not abs(difference - removed) <= tolerance:
         raise NotFactorisedError(
             f"full − kept is {difference:.9g} where removed is {removed:.9g}.",

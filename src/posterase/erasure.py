@@ -45,6 +45,7 @@ from posterase.errors import (
     InvalidOptionError,
     NonFiniteResultError,
     RefusedError,
+    RepeatedDrawsError,
 )
 from posterase.extras import import_in_background
 from posterase.keys import fresh_key, key_from
@@ -416,8 +417,11 @@ def erase(
         model.check(each)
     if draws.n_chains * draws.n_draws < FEWEST_DRAWS:
         raise DrawsShapeError(
-            f"there are {draws.n_chains * draws.n_draws} draws.", "an erasure needs some hundred: sample more."
+            f"there are {draws.n_chains * draws.n_draws} draws.",
+            "an erasure needs at least a few hundred: sample more.",
         )
+    if draws.n_distinct == 1:
+        raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
     climbed = _ladder(rungs, policy, model)

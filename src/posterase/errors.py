@@ -125,7 +125,7 @@ class ArrayError(PosteraseError, ValueError):
 
 
 class RepeatedDrawsError(PosteraseError, ValueError):
-    """Copies among draws where distances between them are looked at."""
+    """Draws that are all the same, or copies among them where distances between draws are looked at."""
 
 
 # --- bridges
@@ -180,6 +180,10 @@ class UnusedParameterError(PosteraseError, ValueError):
 
 class ImproperPosteriorError(PosteraseError, ValueError):
     """Without the removed rows nothing is known of a parameter: its prior is flat, and there is no posterior."""
+
+
+class NoDensityError(PosteraseError, ValueError):
+    """A log density that is infinite, or not a number, at the draws."""
 
 
 class InvalidOptionError(PosteraseError, ValueError):

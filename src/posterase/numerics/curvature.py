@@ -87,16 +87,33 @@ def unravel_draws(thetas: Float[Array, "n d"], like: PyTree) -> PyTree:
 
 def gradients(density: Density, points: Float[np.ndarray, "m d"], like: PyTree) -> Float[np.ndarray, "m d"]:
     """∇ at raveled parameters, in float64 where it can be had."""
+    return values_and_gradients(density, points, like)[1]
 
-    def run(wide: bool) -> Array:
+
+def values_and_gradients(
+    density: Density, points: Float[np.ndarray, "m d"], like: PyTree
+) -> tuple[Float[np.ndarray, " m"], Float[np.ndarray, "m d"]]:
+    """The log density and its gradient at raveled parameters, in float64 where they can be had."""
+
+    def run(wide: bool) -> tuple[Array, Array]:
         own = cast_floats(like, jnp.float64) if wide else like
         return _mapped_gradient(density, as_jax(points, jnp.result_type(*jax.tree.leaves(own))), own)
 
-    return np.asarray(in_float64(run, "the model's density")[0], np.float64)
+    values, slopes = in_float64(run, "the model's density")[0]
+    return np.asarray(values, np.float64), np.asarray(slopes, np.float64)
 
 
 @quick_jit()
-def _mapped_gradient(density: Density, points: Float[Array, "m d"], like: PyTree) -> Float[Array, "m d"]:
+def _mapped_gradient(
+    density: Density, points: Float[Array, "m d"], like: PyTree
+) -> tuple[Float[Array, " m"], Float[Array, "m d"]]:
     shared = density, like
-    size = batch_size(held(gradient_at, points[0], REVERSE * density.elements, shared), len(points))
-    return devices.map_draws(gradient_at, points, size, shared)
+    size = batch_size(held(value_and_gradient_at, points[0], REVERSE * density.elements, shared), len(points))
+    return devices.map_draws(value_and_gradient_at, points, size, shared)
+
+
+def value_and_gradient_at(
+    theta: Float[Array, " d"], density: Density, like: PyTree
+) -> tuple[Float[Array, ""], Float[Array, " d"]]:
+    """A log density and its gradient."""
+    return jax.value_and_grad(lambda at: density(ravel_pytree(like)[1](at)))(theta)

@@ -30,7 +30,7 @@ from scipy import special
 
 from posterase.errors import DataChangedError
 from posterase.log_densities import LogDensity
-from posterase.numerics.curvature import gradients
+from posterase.numerics.curvature import gradients, values_and_gradients
 from posterase.numerics.densities import evaluate_at
 from posterase.numerics.weights import first_half, variance_of_mean
 from posterase.parameters import parameter_names
@@ -72,6 +72,9 @@ MOST_STEPS, ENOUGH_ACCEPTED = 24, 0.5
 OUTLYING = 4.0
 """Draws farther out than so many standard deviations count as that far where their scale is estimated."""
 
+MOST_IMPOSSIBLE = 0.01
+"""The largest share of draws where the density is not a finite number, as rounding leaves them at an edge."""
+
 CLIP = 3.0
 """Statistics of drift are of values within so many standard deviations."""
 
@@ -82,6 +85,8 @@ class Scores(NamedTuple):
     places: Int[np.ndarray, " m"]
     """Of the draws, with chains laid end to end."""
     values: Float[np.ndarray, "m d"]
+    levels: Float[np.ndarray, " m"]
+    """The log density there."""
 
 
 def compute_scores(
@@ -90,7 +95,8 @@ def compute_scores(
     """Gradients at evenly spaced draws of those to be tested, `least` of them or more."""
     count = min(LOOKED_AT, max(FEWEST_LOOKED_AT, ELEMENTS // max(1, density.elements)))
     places = _spaced(thetas, chains, max(count if thetas.shape[1] <= MOST_PARAMETERS else 0, least))
-    return Scores(places, gradients(density, thetas[places], like))
+    levels, values = values_and_gradients(density, thetas[places], like)
+    return Scores(places, values, levels)
 
 
 def _spaced(thetas: Float[np.ndarray, "n d"], chains: int, count: int) -> Int[np.ndarray, " m"]:
@@ -117,7 +123,20 @@ def check_draws(
 
     Draws of one group may depend on each other: groups are pieces of chains longer than the chains remember.
     """
-    if len(scores.places) < FEWEST_LOOKED_AT or thetas.shape[1] > MOST_PARAMETERS:
+    if thetas.shape[1] > MOST_PARAMETERS:
+        return
+    names = np.repeat(parameter_names(like), [leaf.size for leaf in jax.tree.leaves(like)])
+    still = (np.ptp(thetas, axis=0) == 0) & np.any(scores.values != 0, axis=0)
+    if still.any():
+        fixed = ", ".join(dict.fromkeys(names[still]))
+        raise DataChangedError(
+            f"{fixed} never changes among the draws, though the density depends on it.",
+            "pass draws in which it was sampled; or write its value into the model, and leave it out of the draws.",
+        )
+    said = _without_density(scores.levels)
+    if said:
+        raise _of_other_data(said)
+    if len(scores.places) < FEWEST_LOOKED_AT:
         return
     length = len(thetas) // chains
     scale = _Scale.of(thetas[first_half(chains, length)])
@@ -126,11 +145,23 @@ def check_draws(
     places = _spaced(thetas, chains, min(len(thetas) // 2, MOVED * len(scores.places)))
     said = _drift(density, scale, thetas[places], like, groups[places])
     if said:
-        raise DataChangedError(
-            f"the draws are not of this model's posterior with these data: {said}.",
-            "pass the model and the data of the fit (the same rows, columns and units, in the same order). If they "
-            "are, the fit has not converged: sample again.",
-        )
+        raise _of_other_data(said)
+
+
+def _of_other_data(said: str) -> DataChangedError:
+    return DataChangedError(
+        f"the draws are not of this model's posterior with these data: {said}.",
+        "pass the model and the data of the fit (the same rows, columns and units, in the same order). If they are, "
+        "the fit has not converged: sample again.",
+    )
+
+
+def _without_density(levels: Float[np.ndarray, " m"]) -> str:
+    """Describe draws at which the density is zero or not a number; empty if there are hardly any."""
+    impossible = int((~np.isfinite(levels)).sum())
+    if impossible <= MOST_IMPOSSIBLE * len(levels):
+        return ""
+    return f"its density is zero, infinite or not a number at {impossible} of {len(levels)} draws"
 
 
 class _Scale(NamedTuple):
@@ -198,9 +229,9 @@ def _drift(
     """Describe the drift of draws that are moved along the density; empty if there is none."""
     names = np.repeat(parameter_names(like), [leaf.size for leaf in jax.tree.leaves(like)])
     levels = evaluate_at(density, thetas, like)
-    impossible = int((~np.isfinite(levels)).sum())
-    if impossible > 0.01 * len(thetas):
-        return f"its density is zero, or not a number, at {impossible} of {len(thetas)} draws"
+    said = _without_density(levels)
+    if said:
+        return said
     before = scale.whiten(thetas)
     least = np.repeat([DRIFT, SPREAD_DRIFT], before.shape[1])
     change, real = np.zeros((len(before), 2 * before.shape[1])), np.zeros(2 * before.shape[1], bool)
