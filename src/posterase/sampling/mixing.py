@@ -19,6 +19,10 @@ from scipy.optimize import linear_sum_assignment
 
 from posterase.draws import Draws
 
+MOST_RHAT = 1.02
+"""R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
+chance alone."""
+
 FEWEST_IN_HALF = 25
 """Halves of chains shorter than this say little of whether they agree."""
 
