@@ -155,7 +155,7 @@ def gaussian_kl(known, one, other):
 
 
 def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
-    result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight()])
+    result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight()], policy=pe.Policy(refit=False))
     assert not result.verdict.accepted
     assert result.verdict.kind == "refused"
     assert "Reweight: 27 effective draws of beta" in result.verdict.reason
@@ -166,7 +166,7 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
     assert "refused" in str(result)
     json.dumps(result.to_dict(), allow_nan=False)
     few = pe.Draws(KNOWN.sample(np.arange(60), (2, 100), seed=0))
-    refused = pe.erase(MODEL, few, np.arange(35), policy=pe.Policy(ess=400.0))
+    refused = pe.erase(MODEL, few, np.arange(35), policy=pe.Policy(ess=400.0, refit=False))
     assert "the draws that went in have" in refused.verdict.reason
     assert "Draw more" in refused.verdict.advice
     weak = pe.erase(MODEL, few, np.arange(35))  # by default the fit's own weakness is no reason to refuse
@@ -176,8 +176,8 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
 
 def test_a_refit_is_started_only_where_it_is_allowed():
     with pytest.raises(InvalidOptionError, match="does not allow"):
-        pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit()])
-    result = pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit(warmup=200)], policy=pe.Policy(refit=True), spent=0.7)
+        pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit()], policy=pe.Policy(refit=False))
+    result = pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit(warmup=200)], spent=0.7)
     assert result.verdict.kind == "refitted"
     assert "R̂" in result.verdict.reason
     assert result.spent == 0.0, "a refit starts the budget anew"
@@ -192,22 +192,24 @@ def test_the_budget_counts_total_variation():
     assert second.spent == pytest.approx(first.spent + np.sqrt(second.verdict.epsilon.value / 2))
     assert second.n_removed == 1
     assert second.model.n_rows == 58
-    past = second.erase([11], spent=1.5)
+    never = pe.Policy(refit=False)
+    past = second.erase([11], spent=1.5, policy=never)
     assert not past.verdict.accepted
     assert "a refit is demanded" in past.verdict.reason
     assert past.rungs == []
     assert "refused" in str(past)
     json.dumps(past.to_dict(), allow_nan=False)
-    full = first.erase([9], key=1, spent=1.0)
+    full = first.erase([9], key=1, spent=1.0, policy=never)
     assert "earlier erasures have used up the budget of 1: a refit is demanded" in full.verdict.reason
     assert full.rungs == []  # known beforehand, so nothing is tried
-    scarce = first.erase([9], key=1, spent=1.0 - 1e-9)
+    scarce = first.erase([9], key=1, spent=1.0 - 1e-9, policy=never)
     assert re.search(r"left 1e-09 of a budget of 1, and this one would spend [\d.e-]+: a refit", scarce.verdict.reason)
     assert full.verdict.advice == past.verdict.advice == "Allow a refit: policy=pe.Policy(refit=True)."
-    allowed = first.erase([9], key=1, spent=1.0, policy=pe.Policy(refit=True), rungs=[pe.Reweight()])
+    allowed = first.erase([9], key=1, spent=1.0, rungs=[pe.Reweight()])
     assert allowed.verdict.advice == "Add pe.Refit() to rungs."
-    refitted = second.erase([11], spent=1.5, policy=pe.Policy(refit=True), rungs=[pe.Reweight(), pe.Refit(warmup=200)])
+    refitted = second.erase([11], spent=1.5)
     assert [rung.name for rung in refitted.rungs] == ["Refit"]
+    assert refitted.spent == 0.0
 
 
 def test_deterministic_given_the_key_and_nothing_touched():

@@ -355,7 +355,7 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     assert told["files"].keys() == {"report", "verdict", "diagnostics"}
     assert "Give the model as well: --model module:function" in told["verdict"]["advice"]
     assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
-    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9")
+    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9", "--policy", "refit=false")
     assert ended(monkeypatch, "erase", "fit.nc", *model, "--out", "kept.nc") == REFUSED
     told = capsys.readouterr().out
     assert "or allow a refit: --policy refit=true." in told.lower()
@@ -369,7 +369,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(here):
     told = json.loads(call("erase", "fit.nc", "--rows", "12-15", "--model", "visits:build", "--dry-run", "--json"))
     assert told["removed_rows"] == [12, 13, 14, 15]
     assert (told["rows"], told["doubts"]) == (100, [])
-    assert [each["method"] for each in told["methods"]] == ["Reweight", "Transport", "Rejuvenate"]
+    assert [each["method"] for each in told["methods"]] == ["Reweight", "Transport", "Rejuvenate", "Refit"]
     assert all(0 < each["again"] < each["first"] for each in told["methods"])
     evaluations = [each["evaluations"] for each in told["methods"]]
     assert sorted(evaluations) == evaluations, "the ladder is in order of cost"

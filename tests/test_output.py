@@ -434,12 +434,13 @@ def test_draws_that_cannot_be_moved_are_not_returned(monkeypatch):
 def test_methods_that_would_cost_more_than_a_refit_are_not_tried(monkeypatch):
     monkeypatch.setattr(refresh, "MOST_CORRELATION", 1e-6)  # moves go on until they have cost as much as a refit
     oracle, rows, source, _ = request("regression", 0)
-    stopped = pe.erase(MODELS[id(oracle)], source, rows)
+    stopped = pe.erase(MODELS[id(oracle)], source, rows, policy=pe.Policy(refit=False))
     assert [rung.name for rung in stopped.rungs] == ["Reweight", "Transport"]
     assert stopped.rungs[0].cost.gradients > 10 * stopped.rungs[1].cost.evaluations
-    assert "Transport: not tried, since the methods before it have cost as much" in stopped.verdict.reason
+    assert "Transport: not tried, since a refit costs less" in stopped.verdict.reason
     assert "could not be moved" in stopped.verdict.reason
-    refitted = pe.erase(MODELS[id(oracle)], source, rows, policy=pe.Policy(refit=True))
+    refitted = pe.erase(MODELS[id(oracle)], source, rows)
+    assert [rung.name for rung in refitted.rungs] == ["Reweight", "Transport", "Refit"]
     assert refitted.verdict.rung == "Refit"
 
 

@@ -2,9 +2,10 @@
 
     result = pe.erase(model, draws, rows=[3, 17, 42], random_seed=0)
 
-The ladder is `Reweight`, `Transport`, `Rejuvenate` and, where the policy allows it, `Refit`. Each rung's diagnostics
-are held against the policy; the first that passes is accepted, and nothing after it is run. Where none passes the
-verdict is a refusal that says why and what to do, and there are no draws to take by mistake.
+The ladder is `Reweight`, `Transport`, `Rejuvenate` and `Refit`, from a warm start. Each rung's diagnostics are held
+against the policy; the first that passes is accepted, and nothing after it is run. Where none passes the verdict is a
+refusal that says why and what to do, and there are no draws to take by mistake. `Policy(refit=False)` ends the ladder
+before the refit, and `Policy(refit_seconds=…)` where it would take longer.
 
 **Verification.** Weights can only see where the draws are. Returned draws have therefore been moved along the kept
 posterior, and do not drift (`posterase.output`).
@@ -17,9 +18,10 @@ posterior (`result.erase(rows)`). Past the policy's budget a refit is demanded.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import html
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -35,32 +37,34 @@ from posterase.compilation import compile_in_background, programs_kept
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
-from posterase.erasers.refit import Refit
+from posterase.erasers.refit import Refit, Start
 from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
-from posterase.errors import (
-    DivergedError,
-    DrawsShapeError,
-    InvalidOptionError,
-    NonFiniteResultError,
-    RefusedError,
-    RepeatedDrawsError,
-)
+from posterase.errors import DrawsShapeError, InvalidOptionError, RefusedError, RepeatedDrawsError
 from posterase.extras import import_in_background
 from posterase.keys import fresh_key, key_from
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.notes import Note
-from posterase.numerics.cost import Cost, least_refit_gradients
+from posterase.numerics.cost import (
+    IMBALANCE,
+    Cost,
+    expected_refit_gradients,
+    least_refit_gradients,
+    refit_chains,
+    warm_share,
+)
 from posterase.numerics.densities import unconstrained
+from posterase.numerics.failures import numerical_failure, raises_own_errors
 from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
+from posterase.numerics.timing import time_gradient
 from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
-from posterase.objections import PUBLIC_CAUSES, Objection
+from posterase.objections import Objection
 from posterase.origins import ORIGINS
-from posterase.output import MOST_PARAMETERS, Output, Request, make_output
+from posterase.output import MOST_PARAMETERS, Attempt, Output, Request, is_network, make_output
 from posterase.policy import (
     ENOUGH_ESS,
     Policy,
@@ -70,7 +74,7 @@ from posterase.policy import (
     rounded,
     rounded_up,
 )
-from posterase.progress import shown
+from posterase.progress import approximate, shown
 from posterase.removal import Removal
 from posterase.rows import table_of
 from posterase.sampling.effective_draws import effective_draws
@@ -90,6 +94,9 @@ MOST_INPUT_RHAT = 1.05
 
 FEWEST_DRAWS = 20
 
+MOST_ESS_SHARE = 0.25
+"""Where more effective draws are asked for, as a share of all, too few of them do not speak against a metric."""
+
 NO_COST = Cost()
 
 OUTPUT = 2**31 - 1
@@ -105,13 +112,24 @@ FEW = f"the draws that went in have fewer than {ENOUGH_ESS:.0f} effective draws 
 DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parameter"
 SAMPLE_AGAIN = "keep the chains that moved, or sample again from other starting points."
 
-TOO_EXPENSIVE = Objection("cost", PUBLIC_CAUSES["cost"], "")
+TOO_EXPENSIVE = Objection("cost", "not tried, since a refit costs less", "")
 
 Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
 """Rows as people name them: `erase` says how."""
 
 RUNGS: tuple[Eraser, ...] = (Reweight(), Transport(), Rejuvenate())
 """The ladder, but for the refit."""
+
+
+class Expected(NamedTuple):
+    """What a refit is expected to take."""
+
+    gradients: float
+    seconds: float
+    """Without compilation."""
+
+    def __str__(self) -> str:
+        return approximate(self.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +148,12 @@ class Rung:
     """What the moves of its output took, whether or not they were accepted."""
     jeffreys: Estimate | None = None
     """KL both ways between the rung's draws, before their weights, and the refit's; where refit draws were given."""
+    expected: Expected | None = None
+    """What a refit was expected to take before it started."""
+    steps: float = 0.0
+    """Of a trajectory of length π/2, where the moves of its output have measured it."""
+    moved: Draws | None = None
+    """Draws that were moved and did not pass, for a refit to start from; dropped from what `erase` returns."""
 
     @property
     def ess(self) -> dict[str, float]:
@@ -155,11 +179,12 @@ class Rung:
 
     def to_dict(self) -> dict[str, Any]:
         """For certificates, reports and logs: without figures."""
-        return {
+        found: dict[str, Any] = {
             "name": self.name,
             "passed": not self.objections,
             "objections": [objection.public for objection in self.objections],
         }
+        return found if self.expected is None else {**found, "expected_seconds": rough(self.expected.seconds)}
 
     def diagnostics_dict(self) -> dict[str, Any]:
         """All figures. They contain information about the removed rows."""
@@ -180,6 +205,7 @@ class Rung:
             "jeffreys": plain(self.jeffreys),
             "correlation": None if self.output is None else plain(self.output.correlation),
             "output_gradients": None if self.output is None else plain(self.moves.gradients),
+            "expected": None if self.expected is None else self.expected._asdict(),
             "seconds": self.seconds,
         }
 
@@ -345,6 +371,7 @@ class Erasure:
 
 @programs_kept()
 @raises_read_errors
+@raises_own_errors
 def erase(
     model: AbstractModel,
     draws: Draws,
@@ -378,8 +405,9 @@ def erase(
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     rungs
-        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, `Rejuvenate`, and `Refit` where allowed; no
-        `Rejuvenate` where gradients come from another program (Stan), whose own refit costs less.
+        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, `Rejuvenate` and, unless the policy says
+        otherwise, `Refit`. No `Rejuvenate` where gradients come from another program (Stan), whose own refit costs
+        less; no `Refit` of a network.
     refits
         Draws of the kept posterior to compare with, where they are at hand: each rung's Jeffreys divergence from them.
     spent
@@ -424,7 +452,7 @@ def erase(
         raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
-    climbed = _ladder(rungs, policy, model)
+    climbed = _ladder(rungs, policy, model, draws)
     next_key = jax.random.fold_in(typed, len(climbed))  # those before it are for the rungs
     kept = model.without(removal)
     agreement = chain_agreement(draws)
@@ -455,20 +483,27 @@ def erase(
         climb = _Climb(
             spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
         )
+        ends_in_refit = isinstance(climbed[-1], Refit) if climbed else False
         for number, eraser in enumerate(climbed):
-            if not eraser.samples_anew and exceeds_cost_of_refit(tried, draws):
+            if not eraser.samples_anew and exceeds_cost_of_refit(tried, draws, is_warm=ends_in_refit):
                 if TOO_EXPENSIVE not in tried[-1].objections:
                     tried.append(Rung(type(eraser).__name__, None, [TOO_EXPENSIVE], 0.0))
                 continue
-            report(type(eraser).__name__, number)
-            before = next((rung for rung in reversed(tried) if TOO_EXPENSIVE not in rung.objections), None)
-            tried.append(climb.take(jax.random.fold_in(typed, number), eraser, before))
+            own_key, show = jax.random.fold_in(typed, number), functools.partial(_show, report, eraser, number)
+            if isinstance(eraser, Refit):
+                tried.append(climb.refit(own_key, eraser, tried, doubts, show))
+            else:
+                show("")
+                before = next((rung for rung in reversed(tried) if TOO_EXPENSIVE not in rung.objections), None)
+                tried.append(climb.take(own_key, eraser, before))
             if not tried[-1].objections:
                 break
-    tried = [dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model()) for rung in tried]
+    tried = [
+        dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model(), moved=None) for rung in tried
+    ]
     if mesh is not None:
         tried = [rung.at_home() for rung in tried]
-    way_out = GIVE_THE_MODEL if isinstance(model, StoredLikelihoods) else "" if policy.refit else ALLOW
+    way_out = _way_out(model, policy, climbed)
     weaknesses = _weaknesses(draws, had, agreement)
     if came is None and not isinstance(model, StoredLikelihoods):
         weaknesses = (*weaknesses, UNIDENTIFIED)
@@ -492,10 +527,19 @@ def erase(
     return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key, own.least_ess)
 
 
+def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Eraser]) -> str:
+    """What is left to do after a refusal."""
+    if isinstance(model, StoredLikelihoods):
+        return GIVE_THE_MODEL
+    if not policy.refit:
+        return ALLOW
+    return "" if any(isinstance(each, Refit) for each in methods) else ADD
+
+
 def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Eraser], list[Objection]]:
     """The methods that `erase` would try, in order; and what speaks against anything but a refit."""
     doubts = _doubts(draws, chain_agreement(draws), policy, 0.0)
-    methods = _ladder(None, policy, model)
+    methods = _ladder(None, policy, model, draws)
     return [each for each in methods if not doubts or each.samples_anew], doubts
 
 
@@ -559,10 +603,12 @@ def _weaknesses(draws: Draws, had: Mapping[str, float], agreement: dict[str, Cha
     return (*few, *([DISAGREE] if apart else []))
 
 
-def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel) -> list[Eraser]:
+def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Eraser]:
     if rungs is None:
-        own = [each for each in RUNGS if not (model.gradients_are_dear and each.takes_many_gradients)]
-        chosen: list[Eraser] = [*own, *([Refit()] if policy.refit else [])]
+        chosen = [each for each in RUNGS if not (model.gradients_are_dear and each.takes_many_gradients)]
+        if policy.refit and not is_network(draws):
+            share = warm_share(draws.n_chains, draws.n_draws)
+            chosen = [*(each.up_to(share) for each in chosen), Refit()]
         if isinstance(model, StoredLikelihoods):
             chosen = [eraser for eraser in chosen if not eraser.needs_density]
     else:
@@ -573,14 +619,24 @@ def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel
             raise InvalidOptionError("rungs is empty.", "name at least one eraser, or leave it out.")
         if not policy.refit and any(eraser.samples_anew for eraser in chosen):
             raise InvalidOptionError(
-                "rungs holds a refit, which the policy does not allow.", "allow it: policy=pe.Policy(refit=True)."
+                "rungs holds a refit, which the policy does not allow.", "leave refit=False out of the policy."
             )
     return chosen
 
 
-def exceeds_cost_of_refit(tried: list[Rung], draws: Draws) -> bool:
+def exceeds_cost_of_refit(tried: list[Rung], draws: Draws, *, is_warm: bool = False) -> bool:
     """Whether the methods that were not accepted have taken more evaluations than a refit."""
-    return sum(rung.cost.evaluations for rung in tried) > least_refit_gradients(draws.n_chains, draws.n_draws)
+    steps = max((rung.steps for rung in tried), default=0.0)
+    refit = least_refit_gradients(draws.n_chains, draws.n_draws, steps, is_warm=is_warm)
+    return sum(rung.cost.evaluations for rung in tried) > refit
+
+
+def _show(report: Callable[[str, int], None], eraser: Eraser, number: int, what: str) -> None:
+    report(f"{type(eraser).__name__}, {what}" if what else type(eraser).__name__, number)
+
+
+class _TooLong(Exception):
+    """A refit is estimated to take so many seconds, more than a limit."""
 
 
 class _Climb(NamedTuple):
@@ -596,25 +652,99 @@ class _Climb(NamedTuple):
 
     def take(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Rung:
         """Run a rung and judge it."""
-        started = time.perf_counter()
-        name = type(eraser).__name__
+        made = None if before is None else before.erased
+        return self._judged(key, eraser, lambda: eraser(key, self.model, self.draws, self.removal, before=made))
+
+    def refit(
+        self,
+        key: Key[Array, ""],
+        eraser: Refit,
+        tried: list[Rung],
+        doubts: list[Objection],
+        show: Callable[[str], None],
+    ) -> Rung:
+        """Refit from the nearest draws that there are, unless it is expected to take too long."""
+        limit, started = self.policy.refit_seconds, time.perf_counter()
+        expected = None if eraser.sampler is not None else self.expected(tried)
+        if expected is not None:
+            if limit is not None and expected.seconds > limit:
+                return Rung("Refit", None, [too_long(expected.seconds, limit)], 0.0, expected=expected)
+            show(str(expected))
+
+        def report(what: str, left: float) -> None:
+            seconds = time.perf_counter() - started + left
+            if limit is not None and seconds > limit:
+                raise _TooLong(seconds, limit)
+            show(f"{what}, {approximate(left)} left")
+
+        def objection(erased: Erased) -> str:
+            # Another metric does not give many more effective draws than there are.
+            n = self.draws.n_chains * self.draws.n_draws
+            ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
+            return next((each.reason for each in self.policy.objections(erased) if each.cause != ignored), "")
+
+        apart = any(doubt.cause in ("chains", "modes") for doubt in doubts)
+        start = Start(_nearest(tried, self.draws), not apart, objection, report)
+        rung = self._judged(key, eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start))
+        return dataclasses.replace(rung, expected=expected)
+
+    def expected(self, tried: list[Rung]) -> Expected | None:
+        """What a refit would take, from the time of this model's gradient on this machine."""
+        draws, steps = self.draws, max((rung.steps for rung in tried), default=0.0)
+        chains = refit_chains(draws.n_chains, draws.n_draws)
         try:
-            erased = eraser(key, self.model, self.draws, self.removal, before=None if before is None else before.erased)
-        except (NonFiniteResultError, DivergedError) as error:
-            objection = Objection("error", error.problem, error.advice)
-            return Rung(name, None, [objection], time.perf_counter() - started)
+            thetas, like = unconstrained(self.kept, draws)
+            seconds = time_gradient(LogDensity(self.kept), thetas[:chains], like).together
+        except Exception as error:
+            if numerical_failure(error) is None:
+                raise
+            return None
+        gradients = expected_refit_gradients(draws.n_chains, draws.n_draws, thetas.shape[1], steps)
+        return Expected(gradients, IMBALANCE * gradients / chains * seconds)
+
+    def _judged(self, key: Key[Array, ""], eraser: Eraser, run: Callable[[], Erased]) -> Rung:
+        """Run a method and judge what it returns; what fails in it speaks against it."""
+        started = time.perf_counter()
+        name, erased = type(eraser).__name__, None
+        try:
+            erased = run()
+            found = self._judge(key, eraser, erased)
+        except _TooLong as error:
+            found = Rung(name, None, [too_long(*error.args)], 0.0)
+        except Exception as error:
+            failed = numerical_failure(error)
+            if failed is None:
+                raise
+            found = Rung(name, erased, [Objection("error", failed.problem, failed.advice)], 0.0)
+        return dataclasses.replace(found, seconds=time.perf_counter() - started)
+
+    def _judge(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> Rung:
         objections = self.policy.objections(erased) or self._improper(erased.draws)
-        output, moves = None, Cost()
-        if not objections:
-            output, objections, moves = self._output(key, eraser, erased)
-        if output is not None and output.is_repaired:  # weights did not know of what the moves have mended
-            erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
-            objections = self.policy.objections(erased)
-        if output is not None and not eraser.samples_anew:
-            objections = objections or self._too_much(self.policy.spends(erased, output.missed))
-        seconds = time.perf_counter() - started
-        output = None if objections else output
-        return Rung(name, erased, objections, seconds, output, moves, _jeffreys(erased, self.refits))
+        made = None if objections else self._output(key, eraser, erased)
+        output = None
+        if made is not None and isinstance(made.result, Objection):
+            objections = [made.result]
+        elif made is not None:
+            assert isinstance(made.result, Output)
+            output = made.result
+            objections = [] if eraser.samples_anew else self.policy.too_few(output.ess)
+            if output.is_repaired:  # weights did not know of what the moves have mended
+                erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
+                objections = objections or self.policy.objections(erased)
+            if not eraser.samples_anew:
+                objections = objections or self._too_much(self.policy.spends(erased, output.missed))
+        moved = None if made is None else made.moved if output is None else output.draws
+        return Rung(
+            type(eraser).__name__,
+            erased,
+            objections,
+            0.0,
+            None if objections else output,
+            Cost() if made is None else made.cost,
+            _jeffreys(erased, self.refits),
+            steps=0.0 if made is None or made.pace is None else made.pace.steps,
+            moved=moved,
+        )
 
     def _too_much(self, more: float) -> list[Objection]:
         """Whether this erasure would exceed the budget of repeated erasures. A budget used up is found earlier."""
@@ -624,21 +754,12 @@ class _Climb(NamedTuple):
             f"earlier erasures have left {self.policy.budget - self.spent:.2g} of a budget of {self.policy.budget:g}, "
             f"and this one would spend {more:.2g}: a refit is demanded"
         )
-        return [Objection("budget", said, ADD if self.policy.refit else "")]
+        return [Objection("budget", said, "")]
 
-    def _output(
-        self, key: Key[Array, ""], eraser: Eraser, erased: Erased
-    ) -> tuple[Output | None, list[Objection], Cost]:
-        """Draws that may leave memory, or what speaks against them; and what their moves took."""
+    def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> Attempt:
+        """Draws that may leave memory, or what speaks against them."""
         request = Request(self.model, self.kept, self.removal, self.policy)
-        try:
-            made, moves = make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request)
-        except (NonFiniteResultError, DivergedError) as error:
-            return None, [Objection("error", error.problem, error.advice)], Cost()
-        if isinstance(made, Objection):
-            return None, [made], moves
-        few = [] if eraser.samples_anew else self.policy.too_few(made.ess)
-        return (None, few, moves) if few else (made, [], moves)
+        return make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request)
 
     def _improper(self, erased: Draws) -> list[Objection]:
         if isinstance(self.kept, StoredLikelihoods):
@@ -649,6 +770,24 @@ class _Climb(NamedTuple):
             return []
         said = f"the kept density does not fall off along {', '.join(flat)}: it may have no posterior"
         return [Objection("improper", said, "give it a proper prior.")]
+
+
+def _nearest(tried: list[Rung], draws: Draws) -> Draws:
+    """The draws that are nearest to the kept posterior: those that were moved last, if any; else the last method's."""
+    moved = [rung.moved for rung in tried if rung.moved is not None]
+    made = [rung.erased.draws for rung in tried if rung.erased is not None]
+    return [draws, *made, *moved][-1]
+
+
+def too_long(seconds: float, limit: float) -> Objection:
+    """A refit that would take longer than the policy allows."""
+    said = f"estimated to take {approximate(seconds)}, longer than refit_seconds={limit:g} of the policy"
+    return Objection("time", said, "allow it: policy=pe.Policy(refit_seconds=None).")
+
+
+def rough(seconds: float) -> float:
+    """An estimated time as it is published."""
+    return float(f"{seconds:.1g}")
 
 
 def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
@@ -672,7 +811,7 @@ def _verdict(
     way_out: str,
 ) -> Verdict:
     if not tried:
-        advice = _advised([doubt.advice for doubt in doubts], way_out or ADD)
+        advice = _advised([doubt.advice for doubt in doubts], way_out)
         public = "; ".join(doubt.public for doubt in doubts)
         return Verdict(False, "refused", "", "; ".join(d.reason for d in doubts), advice, public_reason=public)
     about_input = tuple(doubt.public for doubt in doubts)
@@ -719,6 +858,9 @@ def _refusal(
     """Why nothing passed, and what to do about it."""
     last = tried[-1]
     named = tried[-2:] if TOO_EXPENSIVE in last.objections else tried[-1:]
+    causes = [rung.objections[0].cause for rung in tried]
+    if "improper" in causes and last.objections[0].cause != "improper":  # no sampler gets along with that
+        named = [tried[causes.index("improper")], *named]
     reason = "; ".join(f"{rung.name}: {rung.objections[0].reason}" for rung in named)
     worst = min(had, key=lambda name: had[name])
     public = "; ".join(f"{rung.name}: {rung.objections[0].public}" for rung in named)
@@ -733,17 +875,15 @@ def _refusal(
         public = f"the draws that went in have too few effective ones; {public}"
         advice.append("draw more.")
     else:
-        advice.append(last.objections[0].advice)
+        advice.append(named[0].objections[0].advice if "improper" in causes else last.objections[0].advice)
     return Verdict(False, "refused", "", reason, _advised(advice, way_out), public_reason=public)
 
 
 def _advised(advice: list[str], way_out: str) -> str:
     """Sentences of what to do, and at last what is always left to do."""
     given = [each for each in advice if each]
-    if way_out == ALLOW and given and given[-1].endswith("or refit."):
-        given[-1] = given[-1].removesuffix("refit.") + way_out  # one alternative, not two
-    elif way_out:
-        given.append(f"or {way_out}" if given and way_out == ALLOW else way_out)
+    if way_out:
+        given.append(f"or {way_out}" if given and way_out in (ALLOW, ADD) else way_out)
     return " ".join(each[0].upper() + each[1:] for each in given)
 
 

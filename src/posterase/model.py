@@ -139,8 +139,18 @@ class AbstractModel(eqx.Module):
         """Ids of the rows that are present: their positions in the data the first model was made with."""
         return np.flatnonzero(np.asarray(self.present))
 
-    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> OwnSample | None:
-        """Draws by the model's own sampler, a chain from each initial point; None: it has none."""
+    def sampled(
+        self,
+        seed: int,
+        initial: PyTree,
+        draws: int,
+        warmup: int,
+        covariance: Float[np.ndarray, "d d"] | None = None,
+    ) -> OwnSample | None:
+        """Draws by the model's own sampler, a chain from each initial point; None: it has none.
+
+        With the `covariance` of raveled unconstrained parameters as its metric, only the step size is adapted.
+        """
         return None
 
     def removal(self, rows: ArrayLike | Sequence[int]) -> Removal:

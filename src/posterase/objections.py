@@ -30,6 +30,7 @@ Cause = Literal[
     "drift",
     "not verified",
     "cost",
+    "time",
 ]
 """What speaks against a result."""
 
@@ -57,7 +58,8 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "no output": "the draws could not be made independent of the old ones",
     "drift": "moved along the kept posterior, the draws drift: they were not draws of it",
     "not verified": "the draws could not be verified against the kept posterior",
-    "cost": "not tried, since the methods before it have cost as much as a refit",
+    "cost": "not tried, or given up, since a refit costs less",
+    "time": "a refit is estimated to take longer than the policy allows",
 }
 """The same in words that do not depend on the values of the removed rows."""
 

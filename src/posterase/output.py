@@ -27,6 +27,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
+from posterase.errors import NonFiniteDrawsError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.notes import Note
@@ -110,6 +111,19 @@ class Output:
         return self.verification is not None and self.verification.drifts > 0
 
 
+class Attempt(NamedTuple):
+    """What was made of a method's draws."""
+
+    result: Output | Objection
+    """Draws that may leave memory, or why there are none."""
+    cost: Cost = Cost()
+    """What the moves took."""
+    moved: Draws | None = None
+    """Draws that were moved and did not pass: a refit starts from them."""
+    pace: Pace | None = None
+    """What moves take, as far as trials tell."""
+
+
 class Request(NamedTuple):
     """The request that output is made for."""
 
@@ -119,30 +133,33 @@ class Request(NamedTuple):
     policy: Policy
 
 
-def make_output(
-    key: Key[Array, ""], method: Eraser, erased: Erased, request: Request
-) -> tuple[Output | Objection, Cost]:
-    """Draws that may leave memory, from what a method returned, or why there are none; and what their moves took."""
+def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Request) -> Attempt:
+    """Draws that may leave memory, from what a method returned, or why there are none."""
     if method.samples_anew and erased.draws.log_weights is None:
-        return Output(erased.draws, request.kept, method.origin, erased.evidence.ess), Cost()
+        return Attempt(Output(erased.draws, request.kept, method.origin, erased.evidence.ess))
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     if isinstance(request.model, StoredLikelihoods):
-        return _because(_subset(random, method, erased, request), erased.draws, NO_DENSITY), Cost()
-    if sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(erased.draws.params)) > MOST_PARAMETERS:
+        return Attempt(_because(_subset(random, method, erased, request), erased.draws, NO_DENSITY))
+    if is_network(erased.draws):
         reason = f"moves do not verify more than {MOST_PARAMETERS:,} parameters"
-        return Objection("not verified", reason, NETWORKS), Cost()
+        return Attempt(Objection("not verified", reason, NETWORKS))
     return _moved(random, erased, request)
 
 
-def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tuple[Output | Objection, Cost]:
-    """The draws resampled, moved and verified, or what speaks against them; and what this took."""
+def is_network(draws: Draws) -> bool:
+    """Whether a posterior has so many parameters that kernels of it do not mix."""
+    return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params)) > MOST_PARAMETERS
+
+
+def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Attempt:
+    """The draws resampled, moved and verified, or what speaks against them."""
     draws, least = erased.draws, max(request.policy.least_ess, FEWEST)
     is_expensive = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
     if ancestors is None:
-        return Objection("no output", NOT_MOVED, ""), Cost()
+        return Attempt(Objection("no output", NOT_MOVED, ""))
     groups = _pieces(draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
     if is_expensive:
@@ -168,7 +185,8 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at)
     objection = _objection(moved, like)
     if objection is not None:
-        return objection, moved.cost
+        near = _as_draws(moved, request.kept, like, draws) if objection.cause in ("drift", "not verified") else None
+        return Attempt(objection, moved.cost, near, moved.pace)
     places = ancestors[np.arange(2)[:, None], moved.places]
     order = np.argsort(places, axis=None, kind="stable")
     shape = chains, min(len(order) // chains, length)
@@ -182,8 +200,18 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> tup
     if moved.mirrored:
         output = dataclasses.replace(output, notes=(Note("output", MIRRORED),))
     if shape[1] < length:
-        return _because(output, draws, FEW_ARE_ENOUGH if is_expensive else NOT_ALL), moved.cost
-    return output, moved.cost
+        because = _because(output, draws, FEW_ARE_ENOUGH if is_expensive else NOT_ALL)
+        return Attempt(because, moved.cost, pace=moved.pace)
+    return Attempt(output, moved.cost, pace=moved.pace)
+
+
+def _as_draws(moved: Refreshed, kept: AbstractModel, like: PyTree, draws: Draws) -> Draws | None:
+    """Moved draws that did not pass, for a refit to start from; None where they are no numbers."""
+    flat = moved.thetas.reshape(-1, moved.thetas.shape[-1])
+    try:
+        return Draws(constrained(kept, flat, like, draws, moved.thetas.shape[:2]))
+    except NonFiniteDrawsError:
+        return None
 
 
 def _objection(moved: Refreshed, like: PyTree) -> Objection | None:

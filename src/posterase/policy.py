@@ -16,6 +16,7 @@ from posterase.notes import Note
 from posterase.numerics.weights import Estimate
 from posterase.objections import Objection
 from posterase.origins import Origin
+from posterase.sampling.mixing import MOST_RHAT
 from posterase.spelling import did_you_mean
 
 Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
@@ -26,10 +27,6 @@ Margin = Literal["wide", "narrow"]
 """How far the diagnostics of an accepted result are from their limits: wide where each has at least a factor of two."""
 
 ENOUGH_ESS = 400.0
-
-MOST_RHAT = 1.02
-"""R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
-chance alone."""
 
 BUDGET_STEP = 0.05
 """What is published of a budget is rounded up to a multiple of this."""
@@ -64,8 +61,10 @@ class Policy:
     """The largest share that a linear solver may leave."""
     rhat: float = MOST_RHAT
     """The largest R̂ of a refit."""
-    refit: bool = False
-    """Whether a refit may be started where nothing else passes."""
+    refit: bool = True
+    """Whether a refit is started where nothing else passes."""
+    refit_seconds: float | None = None
+    """No refit is started, or gone on with after its warm-up, that is estimated to take longer. None: no limit."""
     budget: float = 1.0
     """How much repeated erasures of one posterior may add up to, in total variation, before a refit is demanded. KL
     does not add up over erasures; total variation does. An erasure spends √(ε/2), or what verification may have missed
@@ -94,7 +93,7 @@ class Policy:
             value = getattr(self, field.name)
             if field.name in ("refit", "need_epsilon"):
                 is_a(value, bool, field.name, "use True or False.")
-            elif not (field.name in ("pareto_k", "ess") and value is None):
+            elif not (field.name in ("pareto_k", "ess", "refit_seconds") and value is None):
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if not number or not value >= 0:
                     raise InvalidOptionError(f"Policy: {field.name} is {value!r}.", "use a number, not negative.")

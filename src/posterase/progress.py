@@ -54,3 +54,13 @@ def shown(title: str, total: int, wanted: bool | None = None) -> Iterator[Callab
         timer.cancel()
         timer.join()
         progress.stop()
+
+
+def approximate(seconds: float) -> str:
+    """An estimated time, to two digits."""
+    if seconds < 0.1:
+        return "less than 0.1 s"
+    for unit, size in (("days", 86400), ("hours", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"about {float(f'{seconds / size:.2g}'):g} {unit}"
+    return f"about {float(f'{seconds:.2g}'):g} s"

@@ -414,7 +414,7 @@ def raises_read_errors(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            cause = _read_error(error)
+            cause = read_error(error)
             if cause is None:
                 raise
         raise cause  # not while the other one is handled: it would be its context
@@ -422,7 +422,8 @@ def raises_read_errors(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _read_error(error: BaseException) -> PosteraseError | None:
+def read_error(error: BaseException) -> PosteraseError | None:
+    """The error in reading that compiled code has made another one of, if it was one."""
     seen: BaseException | None = error
     while seen is not None:
         if failed_running(seen):

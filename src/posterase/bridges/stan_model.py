@@ -20,6 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
 from posterase import devices
@@ -359,7 +360,14 @@ class StanModel(AbstractModel):
         moments = own.moments if rows is None or own.moments is None else rows.moments(own.moments, present, kept)
         return with_rows(self, jnp.asarray(self.host.closed(data, moments, self.data.size)), left)
 
-    def sampled(self, seed: int, initial: PyTree, draws: int, warmup: int) -> OwnSample | None:
+    def sampled(
+        self,
+        seed: int,
+        initial: PyTree,
+        draws: int,
+        warmup: int,
+        covariance: Float[np.ndarray, "d d"] | None = None,
+    ) -> OwnSample | None:
         if not self.host.program.samples:
             return None
         host, posterior = self.host, self.posterior()
@@ -369,7 +377,15 @@ class StanModel(AbstractModel):
         within = inner.constrain(posterior.of_kept(thetas) if isinstance(posterior, WithAbsentRows) else thetas)
         shapes = {each.name: inner.shapes[each.name] for each in host.parameters}
         starts = [host.named(each, shapes) for each in within]
-        made = host.program.sample(host.opened(np.asarray(self.data)).data, seed, starts, draws, warmup)
+        inverse_mass = None
+        if covariance is not None:
+            numbers = host.free(jnp.arange(host.dimension))
+            order = np.argsort(np.asarray(ravel_pytree(numbers)[0]))  # jax ravels by name, Stan as declared
+            inverse_mass = covariance[np.ix_(order, order)]
+            if isinstance(posterior, WithAbsentRows):
+                inverse_mass = inverse_mass[np.ix_(posterior.free, posterior.free)]
+            inverse_mass = np.ascontiguousarray(inverse_mass)
+        made = host.program.sample(host.opened(np.asarray(self.data)).data, seed, starts, draws, warmup, inverse_mass)
         params = made.params
         if isinstance(posterior, WithAbsentRows):
             kept = host.flat(params, 2)

@@ -121,8 +121,16 @@ class StanProgram(abc.ABC):
     def with_data(self, data: Data) -> StanPosterior:
         """The program with data; `StanProgramError` where Stan refuses them."""
 
-    def sample(self, data: Data, seed: int, initial: Sequence[Mapping[str, Any]], draws: int, warmup: int) -> Chains:
-        """Stan's NUTS, a chain from every initial point."""
+    def sample(
+        self,
+        data: Data,
+        seed: int,
+        initial: Sequence[Mapping[str, Any]],
+        draws: int,
+        warmup: int,
+        inverse_mass: Float[np.ndarray, "d d"] | None = None,
+    ) -> Chains:
+        """Stan's NUTS, a chain from every initial point; with an inverse mass matrix, or with one that it adapts."""
         raise NotImplementedError
 
 
@@ -168,12 +176,20 @@ class PyStanProgram(StanProgram):
     def with_data(self, data: Data) -> PyStanPosterior:
         return PyStanPosterior(self.library, data, self.calls)
 
-    def sample(self, data: Data, seed: int, initial: Sequence[Mapping[str, Any]], draws: int, warmup: int) -> Chains:
+    def sample(
+        self,
+        data: Data,
+        seed: int,
+        initial: Sequence[Mapping[str, Any]],
+        draws: int,
+        warmup: int,
+        inverse_mass: Float[np.ndarray, "d d"] | None = None,
+    ) -> Chains:
         library = _loaded(str(_compiled(self.code, with_sampler=True)), with_sampler=True)
         posterior = PyStanPosterior(library, data, self.calls)
         with ThreadPoolExecutor(min(len(initial), os.cpu_count() or 1)) as pool:
             running = [
-                pool.submit(posterior.sample, seed, number, start, draws, warmup)
+                pool.submit(posterior.sample, seed, number, start, draws, warmup, inverse_mass)
                 for number, start in enumerate(initial, 1)
             ]
             try:
@@ -237,13 +253,23 @@ class PyStanPosterior(StanPosterior):
         self.library.pe_unconstrain(self.program, *given, thetas, message, ROOM)
         return thetas, message.value.decode(errors="replace")
 
-    def sample(self, seed: int, chain: int, start: Mapping[str, Any], draws: int, warmup: int) -> Table:
+    def sample(
+        self,
+        seed: int,
+        chain: int,
+        start: Mapping[str, Any],
+        draws: int,
+        warmup: int,
+        inverse_mass: Float[np.ndarray, "d d"] | None,
+    ) -> Table:
         """One chain, its warm-up first."""
         width = len(OF_SAMPLER) + self.widths["everything"]
         values, message = np.empty((warmup + draws, width)), ctypes.create_string_buffer(ROOM)
         initial = as_json({name: np.asarray(each) for name, each in start.items()})
-        settings = (seed, chain, warmup, draws, ctypes.c_double(0.8), 10)
-        if self.library.pe_sample(self.program, initial, *settings, values, message, ROOM):
+        metric = None if inverse_mass is None else inverse_mass.ctypes.data_as(ctypes.c_void_p)
+        step = 1.0 if inverse_mass is None else len(inverse_mass) ** -0.25
+        settings = (ctypes.c_double(step), seed, chain, warmup, draws, ctypes.c_double(0.8), 10)
+        if self.library.pe_sample(self.program, initial, metric, *settings, values, message, ROOM):
             raise refused(message.value.decode(errors="replace"))
         return values
 
@@ -296,7 +322,8 @@ def _loaded(path: str, with_sampler: bool = False) -> ctypes.CDLL:
     unsigned = ctypes.c_uint
     library.pe_stop.argtypes, library.pe_stop.restype = [number], None
     library.pe_sample.argtypes = [
-        *(pointer, text, unsigned, unsigned, number, number, ctypes.c_double, number, DOUBLES, text, number)
+        *(pointer, text, pointer, ctypes.c_double, unsigned, unsigned, number, number, ctypes.c_double, number),
+        *(DOUBLES, text, number),
     ]
     return library
 

@@ -6,10 +6,12 @@
 #include <stan/callbacks/writer.hpp>
 #include <stan/io/json/json_data.hpp>
 #include <stan/model/model_base.hpp>
+#include <stan/services/sample/hmc_nuts_dense_e_adapt.hpp>
 #include <stan/services/sample/hmc_nuts_diag_e_adapt.hpp>
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 #include <sstream>
 #include <string>
@@ -72,16 +74,45 @@ class Log : public stan::callbacks::logger {
   std::string last_;
 };
 
+const double shrinkage = 0.05, decay = 0.75, offset = 10.0;  // Stan's defaults for the step size
+
+// NUTS with a dense metric that is given, an inverse mass matrix, and stays as it is: no windows are set in which it
+// would be adapted. Only the step size is.
+int with_metric(Model &model, const stan::io::var_context &start, const double *inverse_mass, unsigned int seed,
+                unsigned int chain, int warmup, int draws, double step, double delta, int max_depth,
+                stan::callbacks::interrupt &interrupt, stan::callbacks::logger &log, stan::callbacks::writer &rows) {
+  namespace util = stan::services::util;
+  stan::callbacks::writer nothing;
+  auto rng = util::create_rng(seed, chain);
+  std::vector<double> at = util::initialize(model, start, rng, 2.0, false, log, nothing);
+  stan::mcmc::adapt_dense_e_nuts<Model, decltype(rng)> sampler(model, rng);
+  const Eigen::MatrixXd metric = Eigen::Map<const Eigen::MatrixXd>(inverse_mass, at.size(), at.size());
+  sampler.set_metric(metric);
+  sampler.set_nominal_stepsize(step);
+  sampler.set_stepsize_jitter(0);
+  sampler.set_max_depth(max_depth);
+  auto &adaptation = sampler.get_stepsize_adaptation();
+  adaptation.set_mu(std::log(10 * step));
+  adaptation.set_delta(delta);
+  adaptation.set_gamma(shrinkage);
+  adaptation.set_kappa(decay);
+  adaptation.set_t0(offset);
+  util::run_adaptive_sampler(sampler, model, at, warmup, draws, 1, 0, true, rng, interrupt, log, rows, nothing);
+  return 0;
+}
+
 }  // namespace
 
 extern "C" {
 
 void pe_stop(int stop) { stopped = stop != 0; }
 
-// One chain of NUTS with a diagonal metric, adapted: warm-up and draws, a row each. Seven numbers are the sampler's (its
-// log density, acceptance, step size, tree depth, leapfrog steps, divergence, energy), then what the program computes.
-int pe_sample(void *program, const char *initial, unsigned int seed, unsigned int chain, int warmup, int draws,
-              double delta, int max_depth, double *values, char *message, int room) {
+// One chain of NUTS with a diagonal metric, adapted, or with the one that is given: warm-up and draws, a row each. Seven
+// numbers are the sampler's (its log density, acceptance, step size, tree depth, leapfrog steps, divergence, energy),
+// then what the program computes.
+int pe_sample(void *program, const char *initial, const double *inverse_mass, double step, unsigned int seed,
+              unsigned int chain, int warmup, int draws, double delta, int max_depth, double *values, char *message,
+              int room) {
   prepare();
   auto &model = *static_cast<Model *>(program);
   Log log;
@@ -91,9 +122,13 @@ int pe_sample(void *program, const char *initial, unsigned int seed, unsigned in
     Interrupt interrupt;
     stan::callbacks::writer nothing;
     Rows rows(values, warmup + draws);
-    int failed = stan::services::sample::hmc_nuts_diag_e_adapt(
-        model, start, seed, chain, 2.0, warmup, draws, 1, true, 0, 1.0, 0.0, max_depth, delta, 0.05, 0.75, 10.0, 75,
-        50, 25, interrupt, log, nothing, rows, nothing);
+    int failed =
+        inverse_mass != nullptr
+            ? with_metric(model, start, inverse_mass, seed, chain, warmup, draws, step, delta, max_depth, interrupt,
+                          log, rows)
+            : stan::services::sample::hmc_nuts_diag_e_adapt(
+                  model, start, seed, chain, 2.0, warmup, draws, 1, true, 0, step, 0.0, max_depth, delta, shrinkage,
+                  decay, offset, 75, 50, 25, interrupt, log, nothing, rows, nothing);
     if (failed == 0 && rows.written() == warmup + draws) return 0;
     tell(log.last(), message, room);
   } catch (const std::exception &error) {

@@ -4,7 +4,8 @@ An eraser is an object with its settings, called as
 
     erased = eraser(key, model, draws, removal)
 
-It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws XX
+It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws that cannot
+be used at all (NaN) are never returned: that is an error. Whether draws pass is for a policy to say.
 """
 
 from __future__ import annotations
@@ -127,6 +128,10 @@ class Eraser(eqx.Module):
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """The algorithm, on checked input."""
 
+    def up_to(self, share: float) -> Eraser:
+        """The same, given up where it is predicted to cost more than this share of a cold refit: some can tell."""
+        return self
+
     def _go_on(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
     ) -> Erased:
@@ -140,7 +145,7 @@ def replaced(draws: Draws, params: PyTree, log_weights: Any, what: str) -> Draws
         return draws.replace(params, log_weights)
     except NonFiniteDrawsError as error:
         raise NonFiniteResultError(
-            f"after {what} {error.problem}", "it leads too far: remove fewer rows at a time, or refit."
+            f"after {what} {error.problem}", "it leads too far: remove fewer rows at a time."
         ) from error
 
 

@@ -1,14 +1,21 @@
-"""Refit: sample the kept posterior anew. Always exact, as the chains converge; the dearest rung.
+"""Refit: sample the kept posterior anew. Always exact, as the chains converge; the most expensive method.
 
-Chains start at draws of the full posterior, or at those that `Transport` has moved, picked at random: near, and spread
-out. By NUTS where all rows fit a step, by the model's own sampler where it has one (Stan), or by the SG-MCMC recipe
-that made the draws, its step sizes rescaled by N/N′ as the sum over rows has shrunk.
+**Warm start.** Chains start at draws that are near the kept posterior: those of the full posterior, or those that other
+methods have moved, picked at random. The covariance of these draws is the metric, so that only the step size is left to
+adapt (`posterase.sampling.warm_nuts`). Where the chains then disagree or diverge, they are run once more with a full
+warm-up that takes nothing from the draws but where it starts, after divergences with smaller steps: a bad metric costs
+time, and nothing else.
+
+By NUTS where all rows fit a step, by the model's own sampler where it has one (Stan), or by the SG-MCMC recipe that
+made the draws, its step sizes rescaled by N/N′ as the sum over rows has shrunk.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
+import time
+from collections.abc import Callable
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,16 +26,21 @@ from posterase.checks import is_a, whole_number
 from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
-from posterase.erasers.transport import TransportDiagnostics
-from posterase.model import AbstractModel
-from posterase.numerics.cost import REFIT_WARMUP, Cost, refit_chains
+from posterase.model import AbstractModel, OwnSample
+from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains
+from posterase.numerics.densities import constrained
+from posterase.numerics.failures import numerical_failure
 from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.removal import Removal
-from posterase.sampling.mixing import mixing
+from posterase.sampling.mixing import MOST_RHAT, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
+from posterase.sampling.warm_nuts import warm_nuts, warm_start
+
+STEPS, SMALL_STEPS = 0.8, 0.95
+"""The acceptance rate that step sizes are adapted to; and where transitions have diverged."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +54,10 @@ class RefitDiagnostics:
     divergences: int
     """Transitions of NUTS whose energy went wrong."""
     chains: int
+    warmup: int
+    """Steps of each chain before the first draw."""
+    again: str = ""
+    """What was wrong with chains from a warm start, where these are the second ones."""
 
     @property
     def brief(self) -> str:
@@ -49,7 +65,46 @@ class RefitDiagnostics:
         return f"R̂ {max(self.rhat.values()):.3f}, ESS {min(self.ess.values()):.0f}"
 
     def __str__(self) -> str:
-        return f"{self.chains} chains: {self.brief}, {self.divergences} divergences"
+        again = f"; a second run, since after a warm start {self.again}" if self.again else ""
+        return (
+            f"{self.chains} chains, {self.warmup} steps of warm-up: {self.brief}, {self.divergences} divergences{again}"
+        )
+
+
+class Chains(NamedTuple):
+    """What a sampler returned."""
+
+    draws: Draws
+    rhat: dict[str, float]
+    ess: dict[str, float]
+    divergences: int
+    cost: Cost
+
+
+Report = Callable[[str, float], None]
+"""Is called with what is done, and the seconds that are left."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where a refit starts from, and what `erase` asks of it.
+
+    Attributes
+    ----------
+    draws
+        Draws near the target, with their weights.
+    is_warm
+        Whether their covariance is to be trusted.
+    objection
+        What speaks against the chains of a warm start, in words; "" where nothing does.
+    report
+        Is called on the way.
+    """
+
+    draws: Draws
+    is_warm: bool = True
+    objection: Callable[[Erased], str] | None = None
+    report: Report | None = None
 
 
 class Refit(Eraser):
@@ -60,9 +115,12 @@ class Refit(Eraser):
     sampler
         The SG-MCMC recipe: `SGLD(…)` or `SGHMC(…)` as it sampled the full posterior. None: NUTS.
     warmup
-        Steps before the first draw.
+        Steps before the first draw, without a warm start.
     thin
         Steps a draw, for an SG-MCMC recipe.
+    warm
+        Steps before the first draw after a warm start, which takes its metric from the draws at hand. Chains that
+        disagree or diverge are run again without it. 0: no warm start.
     """
 
     origin: ClassVar[Origin] = "refitted"
@@ -70,56 +128,152 @@ class Refit(Eraser):
     sampler: Sampler | None = None
     warmup: int = eqx.field(default=REFIT_WARMUP, static=True)
     thin: int = eqx.field(default=1, static=True)
+    warm: int = eqx.field(default=WARM_WARMUP, static=True)
 
     def __check_init__(self) -> None:
         if self.sampler is not None:
             is_a(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule), or None for NUTS.")
         whole_number("warmup", self.warmup, 20)
         whole_number("thin", self.thin, 1)
+        whole_number("warm", self.warm, 0)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        return self.refit(key, model, draws, removal, draws)
+        return self.refit(key, model, draws, removal, Start(draws))
 
     def _go_on(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
     ) -> Erased:
-        nearer = before.draws if isinstance(before.diagnostics, TransportDiagnostics) else draws
-        return self.refit(key, model, draws, removal, nearer)
+        return self.refit(key, model, draws, removal, Start(before.draws))
 
-    def refit(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, starts: Draws) -> Erased:
-        """The same from other draws, shaped alike: nearer ones, that were moved."""
-        kept = model.without(removal)
-        chains = refit_chains(draws.n_chains, draws.n_draws)
-        length = max(-(-draws.n_chains * draws.n_draws // chains), 4)
-        pick, run = jax.random.split(key)
-        places = jax.random.choice(pick, draws.n_chains * draws.n_draws, (chains,), p=starts.weights.ravel())
-        initial = jax.tree.map(lambda leaf: leaf[places], starts.flat())
-        own = kept.sampled(_seed(run), initial, length, self.warmup) if self.sampler is None else None
+    def refit(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, start: Start) -> Erased:
+        """The same from other draws: nearer ones, that were moved."""
+        run = _Run(self, model, model.without(removal), draws, start)
+        if self.sampler is not None:
+            return run.erased(run.stochastic(key), self.warmup)
+        if not (self.warm and start.is_warm):
+            return run.erased(run.cold(key), self.warmup)
+        first: Chains | None = None
+        try:
+            first = run.from_warm_start(key)
+        except Exception as error:
+            failed = numerical_failure(error)
+            if failed is None:
+                raise
+            again = failed.problem
+        if first is not None:
+            erased = run.erased(first, self.warm)
+            again = (start.objection or _doubt)(erased)
+            if not again:
+                return erased
+        diverged = first is not None and first.divergences > 0
+        second = run.cold(jax.random.fold_in(key, 1), SMALL_STEPS if diverged else STEPS)
+        cost = second.cost if first is None else first.cost.plus(second.cost)
+        return run.erased(second._replace(cost=cost), self.warmup, again)
+
+
+class _Run(NamedTuple):
+    """One request."""
+
+    options: Refit
+    model: AbstractModel
+    kept: AbstractModel
+    draws: Draws
+    start: Start
+
+    @property
+    def chains(self) -> int:
+        return refit_chains(self.draws.n_chains, self.draws.n_draws)
+
+    @property
+    def length(self) -> int:
+        """Draws of each chain."""
+        return max(-(-self.draws.n_chains * self.draws.n_draws // self.chains), 4)
+
+    def initial(self, key: Key[Array, ""]) -> PyTree:
+        """Draws picked by their weights, one for each chain."""
+        starts = self.start.draws
+        n = starts.n_chains * starts.n_draws
+        places = jax.random.choice(key, n, (self.chains,), p=starts.weights.ravel())
+        return jax.tree.map(lambda leaf: leaf[places], starts.flat())
+
+    def from_warm_start(self, key: Key[Array, ""]) -> Chains:
+        """By NUTS, in coordinates that the draws give."""
+        start, warm = warm_start(self.kept, self.start.draws), self.options.warm
+        own = self.kept.sampled(seed_of(key), self.initial(key), self.length, warm, start.covariance)
         if own is not None:
-            fresh = Draws(own.params)
-            diagnostics = RefitDiagnostics(*mixing(fresh), own.divergences, chains)
-            cost = Cost(gradients=own.gradients, sequential=-(-own.gradients // chains))
-        elif self.sampler is None:
-            sampled = nuts(run, kept, initial, length, warmup=self.warmup)
-            fresh, found = sampled.draws, sampled.diagnostics
-            diagnostics = RefitDiagnostics(found.rhat, found.ess, found.divergences, chains)
-            cost = Cost(gradients=found.gradients + found.warmup_gradients, sequential=found.sequential)
-        else:
-            recipe = self.sampler.rescaled(model.n_rows / kept.n_rows)
-            state = sample(kept, recipe, start_chains(run, kept, recipe, initial), 1, thin=self.warmup).state
-            fresh = sample(kept, recipe, state, length, thin=self.thin).draws
-            diagnostics = RefitDiagnostics(*mixing(fresh), 0, chains)
-            steps = self.warmup + length * self.thin
-            share = 1.0 if recipe.batch is None else recipe.batch / kept.n_rows
-            cost = Cost(gradients=share * chains * steps, sequential=steps)
-        refitted = draws.replace(_dealt(fresh, draws))
-        evidence = Evidence(
-            ess=diagnostics.ess,
-            cost=cost,
-            rhat=max(diagnostics.rhat.values()),
-            flaw=None if diagnostics.divergences == 0 else _diverged(diagnostics.divergences),
+            return self._own(own)
+        made = warm_nuts(key, self.kept, start, self.chains, self.length, warm, self._tell)
+        flat = made.thetas.reshape(-1, made.thetas.shape[-1])
+        fresh = Draws(constrained(self.kept, flat, start.like, self.draws, (self.chains, self.length)))
+        cost = Cost(gradients=made.gradients, sequential=made.sequential)
+        return Chains(fresh, *mixing(fresh), made.divergences, cost)
+
+    def cold(self, key: Key[Array, ""], target_acceptance: float = STEPS) -> Chains:
+        """By NUTS, with a warm-up of its own."""
+        pick, run = jax.random.split(key)
+        initial, warmup = self.initial(pick), self.options.warmup
+        own = self.kept.sampled(seed_of(run), initial, self.length, warmup)
+        if own is not None:
+            return self._own(own)
+        seen: list[tuple[int, float]] = []
+
+        def tell(done: int, total: int) -> None:
+            seen.append((done, time.perf_counter()))
+            if len(seen) > 1:  # the first piece comes after warm-up and compilation
+                (before, then), (_, now) = seen[-2:]
+                self._tell(done, total, (now - then) * (total - done) / (done - before))
+
+        report = None if self.start.report is None else tell
+        sampled = nuts(
+            run, self.kept, initial, self.length, warmup=warmup, target_acceptance=target_acceptance, report=report
         )
-        return Erased(refitted, diagnostics, evidence)
+        found = sampled.diagnostics
+        cost = Cost(gradients=found.gradients + found.warmup_gradients, sequential=found.sequential)
+        return Chains(sampled.draws, found.rhat, found.ess, found.divergences, cost)
+
+    def stochastic(self, key: Key[Array, ""]) -> Chains:
+        """By the recipe that made the draws."""
+        pick, run = jax.random.split(key)
+        options = self.options
+        assert options.sampler is not None
+        recipe = options.sampler.rescaled(self.model.n_rows / self.kept.n_rows)
+        chains = start_chains(run, self.kept, recipe, self.initial(pick))
+        state = sample(self.kept, recipe, chains, 1, thin=options.warmup).state
+        fresh = sample(self.kept, recipe, state, self.length, thin=options.thin).draws
+        steps = options.warmup + self.length * options.thin
+        share = 1.0 if recipe.batch is None else recipe.batch / self.kept.n_rows
+        cost = Cost(gradients=share * self.chains * steps, sequential=steps)
+        return Chains(fresh, *mixing(fresh), 0, cost)
+
+    def erased(self, made: Chains, warmup: int, again: str = "") -> Erased:
+        """What an eraser returns."""
+        diagnostics = RefitDiagnostics(made.rhat, made.ess, made.divergences, self.chains, warmup, again)
+        evidence = Evidence(
+            ess=made.ess,
+            cost=made.cost,
+            rhat=max(made.rhat.values()),
+            flaw=_diverged(made.divergences) if made.divergences else None,
+        )
+        draws = self.draws.replace(_dealt(made.draws, self.draws))
+        return Erased(draws, diagnostics, evidence, samples_anew=True)
+
+    def _own(self, own: OwnSample) -> Chains:
+        """Draws of the model's own sampler."""
+        fresh = Draws(own.params)
+        cost = Cost(gradients=own.gradients, sequential=-(-own.gradients // self.chains))
+        return Chains(fresh, *mixing(fresh), own.divergences, cost)
+
+    def _tell(self, done: int, total: int, left: float) -> None:
+        if self.start.report is not None:
+            self.start.report(f"{done / total:.0%} done", left)
+
+
+def _doubt(erased: Erased) -> str:
+    """What speaks against chains."""
+    flaw, rhat = erased.evidence.flaw, erased.evidence.rhat
+    if flaw is not None:
+        return flaw.reason
+    return f"R̂ was {rhat:.3f}" if rhat is not None and rhat > MOST_RHAT else ""
 
 
 def _diverged(transitions: int) -> Objection:
@@ -127,7 +281,7 @@ def _diverged(transitions: int) -> Objection:
     return Objection("divergences", f"{transitions} transitions diverged", "use another parametrisation (non-centred).")
 
 
-def _seed(key: Key[Array, ""]) -> int:
+def seed_of(key: Key[Array, ""]) -> int:
     """For samplers that are not jax's."""
     return int(jax.random.randint(key, (), 1, 2**31 - 1))
 

@@ -186,6 +186,9 @@ class Rejuvenate(Eraser):
                 transported = None  # no map can be had: the path starts from the draws as they are
         return self.go_on(walk, model, draws, removal, transported)
 
+    def up_to(self, share: float) -> Rejuvenate:
+        return dataclasses.replace(self, most_of_a_refit=share)
+
     def _go_on(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
     ) -> Erased:
@@ -380,28 +383,28 @@ def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, is_ex
     if at < 1 and is_expensive:
         begun = f"after {len(diagnostics.stages)} stages" if diagnostics.stages else "before it started"
         return Objection(
-            "path",
+            "cost",
             f"the path is predicted to cost more than a refit, and was given up {begun}",
-            "remove fewer rows at a time, or refit.",
+            "remove fewer rows at a time.",
         )
     last = diagnostics.stages[-1]
     if at < 1:
         return Objection(
             "path",
             f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(diagnostics.stages)} stages",
-            "remove fewer rows at a time, use more draws, or refit.",
+            "remove fewer rows at a time, or use more draws.",
         )
     if last.acceptance < LEAST_ACCEPTANCE:
         return Objection(
             "moves",
             f"only {last.acceptance:.0%} of the moves were accepted",
-            "use another parametrisation (non-centred), NUTSMoves(), or refit.",
+            "use another parametrisation (non-centred), or NUTSMoves().",
         )
     if last.correlation > MOST_CORRELATION:
         return Objection(
             "moves",
             f"after {last.moves} moves the draws still remember where they were (correlation {last.correlation:.2f})",
-            "allow more moves (max_moves), use another parametrisation, or refit.",
+            "allow more moves (max_moves), or use another parametrisation.",
         )
     if unsettled > MOST_UNSETTLED:
         return Objection(

@@ -136,6 +136,8 @@ class Refreshed(NamedTuple):
     """None where nothing was moved."""
     mirrored: bool = False
     """Whether the target has modes that no draw is in, which are images of those that draws are in."""
+    pace: Pace | None = None
+    """None where no step size was found."""
 
     @property
     def forgot(self) -> bool:
@@ -204,10 +206,11 @@ def _refresh(
         everywhere = np.tile(np.arange(kernels.thetas.shape[1]), (2, 1))
         return Refreshed(kernels.thetas, everywhere, 1.0, everywhere.size, kernels.cost)
     found = kernels.find_modes(random)
-    plan = choose(Pace.of(tuned))
+    pace = Pace.of(tuned)
+    plan = choose(pace)
     run = _Run(random, kernels, tuned, plan, groups, watched)
     if not run.is_finite():  # the density or its gradient is no number there
-        return Refreshed(run.starts, plan.places, 1.0, plan.places.size, kernels.cost)
+        return Refreshed(run.starts, plan.places, 1.0, plan.places.size, kernels.cost, pace=pace)
     verification = _verify(run)
     return Refreshed(
         thetas=run.thetas(),
@@ -219,6 +222,7 @@ def _refresh(
         sweeps=run.sweeps,
         verification=verification,
         mirrored=found is not None and found.mirrored > 0,
+        pace=pace,
     )
 
 

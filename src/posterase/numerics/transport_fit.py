@@ -233,7 +233,7 @@ class Fit:
             if not (np.isfinite(shift).all() and np.isfinite(losses).all()):
                 raise NonFiniteResultError(
                     "the curvature of the kept rows is not positive definite at these draws.",
-                    "remove fewer rows at a time, or refit.",
+                    "remove fewer rows at a time.",
                 )
             products = len(sample) * 2 * (float(steps) + self.share * rank * (POWER_STEPS + 1))
             self.spend(gradients=products, sequential=int(steps) + POWER_STEPS + 1)
@@ -300,7 +300,7 @@ class Fit:
         if not np.isfinite(log_weights).any():
             raise NonFiniteResultError(
                 "the kept density is NaN or zero at every moved draw.",
-                "the map leads out of the model's support: remove fewer rows at a time, or refit.",
+                "the map leads out of the model's support: remove fewer rows at a time.",
             )
         return smooth(log_weights)
 

@@ -20,6 +20,10 @@ from scipy.optimize import linear_sum_assignment
 from posterase.draws import Draws
 from posterase.objections import Objection
 
+MOST_RHAT = 1.02
+"""R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by
+chance alone."""
+
 FEWEST_IN_HALF, ENOUGH_IN_HALF = 10, 25
 """Halves of a few chains that are shorter than the first are not compared; those shorter than the second say so little
 that chance may explain any R̂."""

@@ -1,0 +1,66 @@
+"""Failures of a computation, apart from mistakes in what it was called with.
+
+A method may meet a singular matrix, an overflow, a solver that does not converge, or too little memory: then another
+method may still work. Whatever library says so, and in whatever class of errors, it is one failure here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from posterase.errors import NonFiniteResultError, PosteraseError
+from posterase.precision import failed_running
+from posterase.streams import read_error
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LIBRARIES = "numpy", "scipy", "jax", "jaxlib", "lineax", "equinox", "blackjax"
+"""Their own errors about values are failures, too: "array must not contain infs or NaNs"."""
+
+
+def numerical_failure(error: Exception) -> PosteraseError | None:
+    """The failure of a computation as an error of ours; None where it is none, and should be raised as it is."""
+    if isinstance(error, PosteraseError):
+        return error if isinstance(error, ArithmeticError) else None
+    if read_error(error) is not None or jax.process_count() > 1:
+        return None  # of the file that rows are read from; of processes that wait for each other
+    said = (str(error) or type(error).__name__).splitlines()[0][:200]
+    if "KeyboardInterrupt" in said:
+        return None
+    known = isinstance(error, (ArithmeticError, np.linalg.LinAlgError, eqx.EquinoxRuntimeError)) or failed_running(
+        error
+    )
+    if not known and not (isinstance(error, ValueError) and _raised_by(error) in LIBRARIES):
+        return None
+    return NonFiniteResultError(f"the computation failed: {said}", "remove fewer rows at a time.")
+
+
+def raises_own_errors(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, where the failure of a computation is raised as an error of ours."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            failed = numerical_failure(error)
+            if failed is None or failed is error:
+                raise
+            raise failed from error
+
+    return call
+
+
+def _raised_by(error: BaseException) -> str:
+    """The package of the code that raised an error."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return "" if at is None else str(at.tb_frame.f_globals.get("__name__", "")).split(".")[0]
