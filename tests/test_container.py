@@ -131,7 +131,8 @@ def test_notes_have_a_kind(erased):
     assert "container" in kinds
     left = Tried(erased, "").not_erased
     assert not any(text.startswith(("cut", "computed", "dropped")) for text in left)
-    assert set(left) == {note.text for note in erased.verdict.notes if note.kind not in ("output", "container")}
+    assert set(left) == {note.text for note in erased.verdict.notes if note.kind in ("rows", "model", "preprocessing")}
+    assert Tried(erased, "").rests_on == tuple(note.text for note in erased.verdict.notes if note.kind == "input")
     assert erased.verdict.to_dict()["notes"][0].keys() == {"kind", "text"}
 
 

@@ -109,7 +109,7 @@ def test_flat_tails_are_found_past_a_matrix(size):
     def flat(flat_from):
         model = improper(size, flat_from)
         thetas, like = unconstrained(model, draws)
-        return flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like)
+        return flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like).flat
 
     assert flat(size) == []
     assert flat(size - 2 * size // OF_EACH) == ["x"]
@@ -126,7 +126,7 @@ def test_a_heavy_tail_among_many_parameters_is_no_flat_one(tail, expected):
         np.zeros(3),
     )
     thetas, like = unconstrained(model, draws)
-    assert flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like) == expected
+    assert flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like) == (expected, [])
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(-0.5, []), (0.5, ["x"])])
@@ -139,7 +139,45 @@ def test_a_density_that_overflows_far_out_is_looked_at_closer_in(slope, expected
         np.zeros(3),
     )
     thetas, like = unconstrained(model, draws)
+    assert flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("log_prior", "expected"),
+    [
+        (lambda m: jnp.logaddexp(-0.5 * m**2, -0.5 * (m - 30) ** 2), ([], ["m"])),
+        (lambda m: -0.5 * (m / 2000) ** 2, ([], ["m"])),
+        (lambda m: 0.0 * m, (["m"], [])),
+        (lambda m: -0.5 * m**2, ([], [])),
+    ],
+    ids=["a second mode", "a wide prior", "a flat prior", "a Gaussian"],
+)
+def test_mass_far_from_the_draws_is_no_flat_tail(log_prior, expected):
+    draws = pe.Draws({"m": np.random.default_rng(0).normal(size=(4, 250))})
+    model = pe.Model(lambda p: log_prior(p["m"]), lambda p, y: jnp.zeros(len(y)), np.zeros(3))
+    thetas, like = unconstrained(model, draws)
     assert flat_tails(LogDensity(model), thetas, base_weights(draws).ravel(), like) == expected
+
+
+def test_a_refusal_names_the_parameter_and_the_page_of_its_cause():
+    """A group loses all rows, and its prior is 2,000 times as wide as its draws: they do not reach that far."""
+    y = np.random.default_rng(0).normal(size=20)
+    model = pe.Model(
+        lambda p: -0.5 * (p["m"] / 1000) ** 2 - 0.5 * p["u"] ** 2,
+        lambda p, data: -0.5 * (data["y"] - jnp.where(data["of_m"], p["m"], p["u"])) ** 2,
+        {"y": y, "of_m": np.arange(20) < 4},
+    )
+    rng = np.random.default_rng(1)
+    m = y[:4].mean() + rng.normal(size=(4, 500)) / 2
+    u = y[4:].sum() / 17 + rng.normal(size=(4, 500)) / np.sqrt(17)
+    objections = pe.Policy(pareto_k=np.inf, ess=1.0, epsilon=np.inf)
+    result = pe.erase(model, pe.Draws({"m": m, "u": u}), range(4), rungs=[pe.Reweight()], policy=objections)
+    assert "along m, the kept density is as high as among them" in result.verdict.reason
+    assert "second mode" in result.verdict.advice
+    assert result.verdict.page == "docs/when-not-to-trust.md#mass-far-from-the-draws"
+    assert result.verdict.page in str(result)
+    assert result.verdict.page in result.public_text()
+    assert "along" not in result.verdict.public()
 
 
 def test_chains_in_different_modes_need_no_matrix_of_components():

@@ -331,6 +331,7 @@ class Erasure:
         )
         lines += [f"  Note: {note}." for note in self.verdict.notes]
         lines += [f"  What to do: {self.verdict.advice}"] if self.verdict.advice else []
+        lines += [f"  Read more: {self.verdict.page}"] if self.verdict.page else []
         return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
@@ -483,7 +484,7 @@ def erase(
         climb = _Climb(
             spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
         )
-        ends_in_refit = isinstance(climbed[-1], Refit) if climbed else False
+        ends_in_refit = bool(climbed) and climbed[-1].samples_anew
         for number, eraser in enumerate(climbed):
             if not eraser.samples_anew and exceeds_cost_of_refit(tried, draws, is_warm=ends_in_refit):
                 if TOO_EXPENSIVE not in tried[-1].objections:
@@ -533,7 +534,7 @@ def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Eraser]) ->
         return GIVE_THE_MODEL
     if not policy.refit:
         return ALLOW
-    return "" if any(isinstance(each, Refit) for each in methods) else ADD
+    return "" if any(each.samples_anew for each in methods) else ADD
 
 
 def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Eraser], list[Objection]]:
@@ -683,7 +684,7 @@ class _Climb(NamedTuple):
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
             return next((each.reason for each in self.policy.objections(erased) if each.cause != ignored), "")
 
-        apart = any(doubt.cause in ("chains", "modes") for doubt in doubts)
+        apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
         start = Start(_nearest(tried, self.draws), not apart, objection, report)
         rung = self._judged(key, eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start))
         return dataclasses.replace(rung, expected=expected)
@@ -765,11 +766,20 @@ class _Climb(NamedTuple):
         if isinstance(self.kept, StoredLikelihoods):
             return []
         thetas, like = unconstrained(self.kept, erased)
-        flat = flat_tails(LogDensity(self.kept), thetas, base_weights(erased).ravel(), like)
-        if not flat:
-            return []
-        said = f"the kept density does not fall off along {', '.join(flat)}: it may have no posterior"
-        return [Objection("improper", said, "give it a proper prior.")]
+        tails = flat_tails(LogDensity(self.kept), thetas, base_weights(erased).ravel(), like)
+        if tails.flat:
+            said = f"the kept density does not fall off along {', '.join(tails.flat)}: it may have no posterior"
+            return [Objection("improper", said, "give these parameters a proper prior.")]
+        if tails.distant:
+            said = f"far from the draws, along {', '.join(tails.distant)}, the kept density is as high as among them"
+            return [
+                Objection(
+                    "distant mass",
+                    said,
+                    "start chains there too: it may be a second mode, or a prior wider than the draws.",
+                )
+            ]
+        return []
 
 
 def _nearest(tried: list[Rung], draws: Draws) -> Draws:
@@ -813,7 +823,8 @@ def _verdict(
     if not tried:
         advice = _advised([doubt.advice for doubt in doubts], way_out)
         public = "; ".join(doubt.public for doubt in doubts)
-        return Verdict(False, "refused", "", "; ".join(d.reason for d in doubts), advice, public_reason=public)
+        reason, page = "; ".join(doubt.reason for doubt in doubts), doubts[0].page
+        return Verdict(False, "refused", "", reason, advice, page, public_reason=public)
     about_input = tuple(doubt.public for doubt in doubts)
     last = tried[-1]
     shown = last.evidence
@@ -864,8 +875,9 @@ def _refusal(
     reason = "; ".join(f"{rung.name}: {rung.objections[0].reason}" for rung in named)
     worst = min(had, key=lambda name: had[name])
     public = "; ".join(f"{rung.name}: {rung.objections[0].public}" for rung in named)
-    advice = []
+    advice, page = [], last.objections[0].page
     if doubts:
+        page = doubts[0].page
         reason = "; ".join([*(doubt.reason for doubt in doubts), reason])
         public = "; ".join([*(doubt.public for doubt in doubts), public])
         advice += [doubt.advice for doubt in doubts]
@@ -875,8 +887,10 @@ def _refusal(
         public = f"the draws that went in have too few effective ones; {public}"
         advice.append("draw more.")
     else:
-        advice.append(named[0].objections[0].advice if "improper" in causes else last.objections[0].advice)
-    return Verdict(False, "refused", "", reason, _advised(advice, way_out), public_reason=public)
+        cause = named[0].objections[0] if "improper" in causes else last.objections[0]
+        advice.append(cause.advice)
+        page = cause.page
+    return Verdict(False, "refused", "", reason, _advised(advice, way_out), page, public_reason=public)
 
 
 def _advised(advice: list[str], way_out: str) -> str:

@@ -22,6 +22,7 @@ Cause = Literal[
     "diagnostics",
     "budget",
     "improper",
+    "distant mass",
     "error",
     "chains",
     "modes",
@@ -51,6 +52,7 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "diagnostics": "the method's own diagnostics did not pass",
     "budget": "the budget of repeated erasures is used up, or this one would exceed it",
     "improper": "the kept posterior may be improper",
+    "distant mass": "the kept posterior has mass far from the draws",
     "error": "the method ended in an error",
     "chains": "the chains that went in disagree",
     "modes": "the chains that went in are in different modes",
@@ -62,6 +64,39 @@ PUBLIC_CAUSES: dict[Cause, str] = {
     "time": "a refit is estimated to take longer than the policy allows",
 }
 """The same in words that do not depend on the values of the removed rows."""
+
+
+PAGE = "docs/when-not-to-trust.md"
+
+SECTIONS: dict[Cause, str] = {
+    "pareto_k": "weights-that-rest-on-a-few-draws",
+    "ess": "too-few-effective-draws",
+    "epsilon": "weights-that-rest-on-a-few-draws",
+    "epsilon not measured": "weights-that-rest-on-a-few-draws",
+    "residual": "a-method-that-did-not-finish",
+    "rhat": "a-refit-whose-chains-disagree",
+    "rhat not measured": "a-refit-whose-chains-disagree",
+    "divergences": "a-refit-whose-chains-disagree",
+    "saddle": "a-method-that-did-not-finish",
+    "path": "a-method-that-did-not-finish",
+    "moves": "a-method-that-did-not-finish",
+    "stuck": "a-method-that-did-not-finish",
+    "not measured": "networks",
+    "diagnostics": "a-method-that-did-not-finish",
+    "budget": "one-erasure-after-the-other",
+    "improper": "nothing-is-left",
+    "distant mass": "mass-far-from-the-draws",
+    "error": "a-method-that-did-not-finish",
+    "chains": "label-switching-and-modes",
+    "modes": "label-switching-and-modes",
+    "labels": "label-switching-and-modes",
+    "no output": "draws-that-drift",
+    "drift": "draws-that-drift",
+    "not verified": "draws-that-drift",
+    "cost": "a-method-that-did-not-finish",
+    "time": "a-method-that-did-not-finish",
+}
+"""The section of the page that explains a cause."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +112,8 @@ class Objection:
     def public(self) -> str:
         """The reason without anything that varies with the values of the removed rows."""
         return PUBLIC_CAUSES[self.cause]
+
+    @property
+    def page(self) -> str:
+        """Where the cause is explained."""
+        return f"{PAGE}#{SECTIONS[self.cause]}"

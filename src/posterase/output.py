@@ -70,7 +70,11 @@ MOST_PARAMETERS = 10_000
 
 NOT_ALL = "moving all draws would cost more than a quarter of a refit"
 FEW_ARE_ENOUGH = "gradients of this model are expensive, and so many are enough for the policy's effective draws"
-NOT_MOVED = "the draws could not be moved along the kept posterior"
+CANNOT_MOVE = Objection(
+    "no output",
+    "the draws could not be moved along the kept posterior",
+    "remove fewer rows at a time, or use another parametrisation.",
+)
 NETWORKS = "use the methods for networks, and hold the result against retrainings (pe.match_refits)."
 MIRRORED = (
     "the kept posterior has modes that no draw is in, which are images of those that draws are in: components "
@@ -159,7 +163,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Att
     thetas, like = unconstrained(request.kept, draws)
     ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
     if ancestors is None:
-        return Attempt(Objection("no output", NOT_MOVED, ""))
+        return Attempt(CANNOT_MOVE)
     groups = _pieces(draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
     if is_expensive:
@@ -218,7 +222,7 @@ def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
     """What speaks against moved draws."""
     seen = moved.verification
     if seen is None:
-        return Objection("no output", NOT_MOVED, "")
+        return CANNOT_MOVE
     own = np.repeat(parameter_names(like), [leaf.size for leaf in jax.tree.leaves(like)])
     names = [*own, "the log-likelihood of the removed rows", "the log density"]
     if seen.drift.is_detected:
@@ -232,7 +236,7 @@ def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
         )
         return Objection("not verified", reason, "use more draws.")
     if not moved.forgot or not np.isfinite(moved.thetas).all():
-        return Objection("no output", NOT_MOVED, "")
+        return CANNOT_MOVE
     return None
 
 

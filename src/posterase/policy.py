@@ -208,6 +208,8 @@ class Verdict:
     """The rung that was accepted; empty where none was."""
     reason: str
     advice: str = ""
+    page: str = ""
+    """Where the cause of a refusal is explained."""
     pareto_k: float | None = None
     ess: float | None = None
     epsilon: Estimate | None = None
@@ -241,6 +243,8 @@ class Verdict:
         lines += [f"  Budget: {self._budget}."] if self.left is not None else []
         if self.advice:
             lines.append(f"  What to do: {self.advice}")
+        if self.page:
+            lines.append(f"  Read more: {self.page}")
         return "\n".join(lines)
 
     @property

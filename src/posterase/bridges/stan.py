@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -72,6 +72,16 @@ UNIDENTIFIED = (
     "the identity of the rows was not checked: log densities are those of the fit, which other rows in their order "
     "would not change"
 )
+
+KnownBy = Literal["data", "their log densities", "nothing"]
+"""What shows that the data are those of the fit: the data stored with the draws, or the log densities noted there."""
+
+UNCHECKED: dict[KnownBy, tuple[str, ...]] = {
+    "data": (),
+    "their log densities": (UNIDENTIFIED,),
+    "nothing": (UNNOTED,),
+}
+"""What is then noted."""
 
 ANEW = (
     "the program does not compute them for the kept rows as they are stored, or from single rows by their number. To "
@@ -145,9 +155,9 @@ def from_stan(
     cut: Subset = subset if subset is not None else default  # type: ignore[assignment] # one of them is there
     host = Host(compiled, cut, parameters)
     thetas = _unconstrained(host, posterior, groups["posterior"])
-    remarks = _check_noted(posterior, groups, thetas)
-    if data is None:  # they came with the program
-        remarks = tuple(each for each in remarks if each != UNIDENTIFIED)
+    known_by = _check_noted(posterior, groups, thetas)
+    came_along = data is None and known_by == "their log densities"
+    remarks = () if came_along else UNCHECKED[known_by]
     if isinstance(source, str):
         remarks += describe_cached_chains(source)
     fewer, row_parameters, told = _check_subset(host, arrays, posterior, size)
@@ -448,11 +458,14 @@ def _check_arrays(arrays: Data, groups: Mapping[str, xr.Dataset]) -> None:
                 raise changed(f"data {name}", values.values, arrays[str(name)])
 
 
-def _check_noted(posterior: StanPosterior, groups: Mapping[str, xr.Dataset], thetas: Any) -> tuple[str, ...]:
-    """Log densities that Stan noted are the program's with these data, up to a constant."""
+def _check_noted(posterior: StanPosterior, groups: Mapping[str, xr.Dataset], thetas: Any) -> KnownBy:
+    """Check that log densities that Stan noted are the program's with these data, up to a constant.
+
+    Returns what the data are known by.
+    """
     noted = groups.get("sample_stats", xr.Dataset()).get("lp")
     if noted is None or noted.ndim != 2:
-        return () if any(group in groups for group in DATA_GROUPS) else (UNNOTED,)
+        return "data" if any(group in groups for group in DATA_GROUPS) else "nothing"
     flat = noted.transpose(*SAMPLE_DIMS).values.ravel()
     apart = posterior.log_density(thetas) - flat
     rounded = np.ptp(apart) <= NOTED * (1 + np.abs(flat).max()) or apart.std() <= ROUNDING * flat.std()
@@ -462,7 +475,7 @@ def _check_noted(posterior: StanPosterior, groups: Mapping[str, xr.Dataset], the
             "than a constant.",
             "pass the program and the data that the draws were fitted with.",
         )
-    return () if any(group in groups for group in DATA_GROUPS) else (UNIDENTIFIED,)
+    return "data" if any(group in groups for group in DATA_GROUPS) else "their log densities"
 
 
 def _inside(

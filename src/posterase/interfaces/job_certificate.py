@@ -58,7 +58,8 @@ def attest(
     subjects = list(named)
     present, left = np.asarray(fit.model.present), np.asarray(result.model.present)
     rows = np.flatnonzero(present & ~left).tolist()
-    notes = [redact(note, subjects) for note in Tried(result, "").not_erased]
+    tried = Tried(result, "")
+    notes, rests_on = ([redact(note, subjects) for note in each] for each in (tried.not_erased, tried.rests_on))
     run = {"id": None, "requests": 0, "rows": len(rows), "started_at": text_of(started), "actor": None}
     document: dict[str, Any] = {
         "run": run,
@@ -73,7 +74,7 @@ def attest(
         },
         "versions": versions(),
         "hardware": hardware(),
-        "assumptions": [*(each for each in ASSUMPTIONS if "subject" not in each), BY_WHOEVER_ASKED],
+        "assumptions": [*(each for each in ASSUMPTIONS if "subject" not in each), *rests_on, BY_WHOEVER_ASKED],
         "purged": [],
         "not_erased": [*([OLD_DRAWS] if stays else []), *notes, *NOT_REACHED],
     }

@@ -27,6 +27,7 @@ from posterase.errors import (
 from posterase.interfaces.advice import as_settings
 from posterase.interfaces.builders import builder, open_stored, policy_from
 from posterase.model import AbstractModel
+from posterase.notes import NoteKind
 from posterase.policy import Policy
 from posterase.record.project import Project
 from posterase.record.runs import Facts, WasErased, place_of
@@ -102,9 +103,17 @@ class Tried:
 
     @property
     def not_erased(self) -> tuple[str, ...]:
-        """The verdict's notes, except those about the returned draws and about what was done to their container."""
+        """The verdict's notes about rows that were read otherwise, and about what stays."""
+        return self._notes("rows", "model", "preprocessing")
+
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """The verdict's notes about the draws that went in."""
+        return self._notes("input")
+
+    def _notes(self, *kinds: NoteKind) -> tuple[str, ...]:
         assert self.result is not None
-        return tuple(note.text for note in self.result.verdict.notes if note.kind not in ("output", "container"))
+        return tuple(note.text for note in self.result.verdict.notes if note.kind in kinds)
 
     def save(self, path: Path) -> None:
         """Write the new draws."""

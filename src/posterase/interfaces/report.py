@@ -161,10 +161,13 @@ def methods_section(methods: Sequence[Facts], below: str) -> str:
 
 
 def notes_section(facts: Facts) -> str:
-    """The verdict's notes, and what no erasure reaches."""
-    notes = [note["text"] for note in facts["verdict"]["notes"]]
+    """The verdict's notes: what the result rests on, and what else to know, with what no erasure reaches."""
+    notes = facts["verdict"]["notes"]
+    about_input = [note["text"] for note in notes if note["kind"] == "input"]
+    others = [note["text"] for note in notes if note["kind"] != "input"]
     copies = "backups and copies of the draws, of their data and of anything computed from them"
-    return section("What else to know, and what was not erased", bullets([*notes, copies]))
+    rests_on = section("What this rests on", bullets(about_input)) if about_input else ""
+    return rests_on + section("What else to know, and what was not erased", bullets([*others, copies]))
 
 
 def certificate_section(certificate: bytes) -> str:

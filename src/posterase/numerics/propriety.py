@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import jax
 import numpy as np
-from jaxtyping import Float, Int, PyTree
+from jaxtyping import Bool, Float, Int, PyTree
 
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
@@ -36,6 +38,10 @@ Those of a posterior are of order one, those of a wide prior (5,000 times the dr
 FAR_OUT, LEAST_FALL = (30.0, 10.0), 3.0
 """So many standard deviations out a density must have fallen by so many nats: at ten of them a Gaussian falls by 50, a
 Student's t with three degrees of freedom by 7."""
+
+
+FARTHER_OUT = (300.0, 3_000.0, 30_000.0, 300_000.0)
+"""Where it is looked whether a density that has not fallen does so at all."""
 
 
 def check_informed(
@@ -123,44 +129,81 @@ def _unknown_direction(
     return direction if after < NO_GRADIENT < SOME_GRADIENT < before else np.zeros_like(direction)
 
 
-def flat_tails(
-    density: LogDensity, thetas: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], like: PyTree
-) -> list[str]:
-    """Parameters along which a log density does not fall far out: it may have no posterior there.
+class Tails(NamedTuple):
+    """Parameters along which a log density does not fall where the draws end."""
 
-    A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws
-    than it is there. Where draws lie around their mean and not at it, it is held against draws; and with many
-    parameters, where the mean is denser than any of them by d/2 nats, it is looked out from a draw.
+    flat: list[str]
+    """It falls nowhere: there may be no posterior."""
+    distant: list[str]
+    """It falls farther out: there is mass far from the draws."""
+
+
+class _Outlook:
+    """A log density far out along each parameter, on both sides of the mean of draws.
+
+    Where draws lie around their mean and not at it, it is held against draws; and with many parameters, where the mean
+    is denser than any of them by d/2 nats, it is looked out from a draw.
     """
-    mean = weights @ thetas
-    deviations = np.sqrt(weights @ (thetas - mean) ** 2)
-    sizes = [leaf.size for leaf in jax.tree.leaves(like)]
-    places, owners = _looked_at(sizes)
-    typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
-    few = len(mean) <= COMBINED_UP_TO
-    centre = mean if few else typical[0]
-    inside = np.vstack([centre, typical])
 
-    def values(distance: float) -> Float[np.ndarray, " k"]:
-        """The density at the centre, at the typical draws, and so far out on both sides of every place."""
-        at = np.tile(places, 2)
-        steps = np.repeat([-distance, distance], len(places)) * deviations[at]
-        found, size, before = [], max(1, POINTS // len(mean)), inside  # with the first, for one program less
+    def __init__(
+        self, density: LogDensity, thetas: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], like: PyTree
+    ):
+        self.density, self.like = density, like
+        self.mean = weights @ thetas
+        self.deviations = np.sqrt(weights @ (thetas - self.mean) ** 2)
+        self.places, self.owners = _looked_at([leaf.size for leaf in jax.tree.leaves(like)])
+        typical = thetas[np.argsort(-weights)[:INFORMED_DRAWS]]
+        few = len(self.mean) <= COMBINED_UP_TO
+        self.centre = self.mean if few else typical[0]
+        inside = np.vstack([self.centre, typical])
+        levels, self.out = np.split(self.values(FAR_OUT[0], inside), [len(inside)])
+        self.level = max(levels[0], np.median(levels[1:])) if few else levels[0]
+        too_far = np.isnan(self.out) | np.isposinf(self.out)  # exp(−400)² is 0, and −log of it is +∞
+        if too_far.any():
+            self.out = np.where(too_far, self.values(FAR_OUT[1], inside)[len(inside) :], self.out)
+
+    def values(self, distance: float, inside: Float[np.ndarray, "some d"]) -> Float[np.ndarray, " k"]:
+        """The density at the inner points, and so far out on both sides of every place."""
+        at = np.tile(self.places, 2)
+        steps = np.repeat([-distance, distance], len(self.places)) * self.deviations[at]
+        found, size, before = [], max(1, POINTS // len(self.mean)), inside  # with the first, for one program less
         for start in range(0, len(at), size):
             part = slice(start, start + size)
-            points = np.tile(centre, (len(at[part]), 1))
-            points[np.arange(len(points)), at[part]] = mean[at[part]] + steps[part]
-            found.append(evaluate_at(density, np.vstack([before, points]), like))
+            points = np.tile(self.centre, (len(at[part]), 1))
+            points[np.arange(len(points)), at[part]] = self.mean[at[part]] + steps[part]
+            found.append(evaluate_at(self.density, np.vstack([before, points]), self.like))
             before = inside[:0]
         return np.concatenate(found)
 
-    levels, out = np.split(values(FAR_OUT[0]), [len(inside)])
-    too_far = np.isnan(out) | np.isposinf(out)  # for the numbers there are: exp(−400)² is 0, and −log of it is +∞
-    if too_far.any():
-        out = np.where(too_far, values(FAR_OUT[1])[len(inside) :], out)
-    level = max(levels[0], np.median(levels[1:])) if few else levels[0]
-    flat = (out.reshape(2, -1) > level - LEAST_FALL).any(axis=0)
-    return [name for number, name in enumerate(parameter_names(like)) if flat[owners == number].any()]
+    @property
+    def is_high(self) -> Bool[np.ndarray, "2 k"]:
+        """Where the density has not fallen, below and above."""
+        return (self.out > self.level - LEAST_FALL).reshape(2, -1)
+
+    def names(self, which: Bool[np.ndarray, " k"]) -> list[str]:
+        """Parameters with a number among these."""
+        names = parameter_names(self.like)
+        return [name for number, name in enumerate(names) if which[self.owners == number].any()]
+
+
+def flat_tails(
+    density: LogDensity, thetas: Float[np.ndarray, "n d"], weights: Float[np.ndarray, " n"], like: PyTree
+) -> Tails:
+    """Parameters along which a log density does not fall where the draws end.
+
+    A density that can be integrated is lower by many nats at `FAR_OUT` standard deviations from the mean of its draws
+    than it is there. Where it is not, it may fall farther out: then there is mass that the draws do not reach.
+    """
+    outlook = _Outlook(density, thetas, weights, like)
+    high = outlook.is_high
+    if not high.any():
+        return Tails([], [])
+    falls = np.zeros_like(high)
+    for distance in FARTHER_OUT:
+        farther = outlook.values(distance, outlook.centre[None])[1:].reshape(2, -1)
+        falls |= farther <= outlook.level - LEAST_FALL
+    flat = (high & ~falls).any(axis=0)
+    return Tails(outlook.names(flat), outlook.names(high.any(axis=0) & ~flat))
 
 
 def _looked_at(sizes: list[int]) -> tuple[Int[np.ndarray, " k"], Int[np.ndarray, " k"]]:

@@ -113,6 +113,10 @@ class Attempt(Protocol):
     def not_erased(self) -> tuple[str, ...]:
         """What is still there of the rows, and whatever else is to be known, in words."""
 
+    @property
+    def rests_on(self) -> tuple[str, ...]:
+        """What the result takes for granted of the draws before, in words."""
+
     def save(self, path: Path) -> None:
         """Write the new draws."""
 
@@ -314,6 +318,7 @@ def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, repo
     swap = None if attempt is None else _beside(project, claim.run, attempt, before, keep_old)
     kept = [] if swap is None or swap["kept_as"] is None else [f"the draws before, kept as {swap['kept_as']}"]
     notes = [] if attempt is None else [redact(note, subjects) for note in attempt.not_erased]
+    rests_on = [] if attempt is None else [redact(note, subjects) for note in attempt.rests_on]
     prints = record.keys.pseudonym("data", fit.facts.data), fit.facts.code
     erasure = None if attempt is None else certified(attempt.report, subjects)
     draws_before = record.keys.pseudonym("draws", before.encode())  # a plain digest would let others confirm a guess
@@ -342,7 +347,7 @@ def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, repo
             },
             "versions": fit.facts.versions,
             "hardware": fit.facts.hardware,
-            "assumptions": list(fit.facts.assumptions),
+            "assumptions": [*fit.facts.assumptions, *rests_on],
             "purged": [f"{len(paths)} by {pattern}" for pattern, paths in own.items() if paths],
             "not_erased": [*kept, *beside, *notes, *project.beyond, *NOT_REACHED],
         },
