@@ -68,7 +68,7 @@ def test_draws_spread_over_a_mode_that_none_had_visited(seed):
 @pytest.mark.statistical
 def test_without_hops_what_is_accepted_is_wrong(monkeypatch):
     """The twin."""
-    monkeypatch.setattr(Kernels, "find_modes", lambda self, random: None)
+    monkeypatch.setattr(Kernels, "find_modes", lambda self, random, before: None)
     m, mass = on_grid(np.delete(CLUSTERS, REMOVED))
     exact = mass[m > BETWEEN].sum()
     result = pe.erase(location(), draws_of(CLUSTERS, 0), REMOVED, random_seed=0, policy=pe.Policy(refit=False))
@@ -82,7 +82,7 @@ def found_in(log_density, z, d, seed=0):
     density = RaveledDensity(LogDensity(model), {"x": np.zeros(d, np.float32)})
     frame = Frame(as_jax(np.zeros(d), np.float32), as_jax(np.eye(d), np.float32))
     height = float(np.mean(jax.vmap(log_density)(jnp.asarray(z, jnp.float32))))
-    return modes.find_modes(np.random.default_rng(seed), density, frame, z, height)
+    return modes.find_modes(np.random.default_rng(seed), density, frame, z, height, before=z)
 
 
 @pytest.mark.parametrize("d", [1, 5, 30])

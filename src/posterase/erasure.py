@@ -62,7 +62,7 @@ from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
 from posterase.numerics.timing import time_gradient
 from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
-from posterase.objections import Objection
+from posterase.objections import Cause, Objection
 from posterase.origins import ORIGINS
 from posterase.output import MOST_PARAMETERS, Attempt, Output, Request, is_network, make_output
 from posterase.policy import (
@@ -78,7 +78,7 @@ from posterase.progress import approximate, shown
 from posterase.removal import Removal
 from posterase.rows import table_of
 from posterase.sampling.effective_draws import effective_draws
-from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes, stuck_chains
+from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes, mixing, stuck_chains
 from posterase.stored_likelihoods import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.streams import raises_read_errors
 from posterase.version import __version__
@@ -98,6 +98,9 @@ MOST_ESS_SHARE = 0.25
 """Where more effective draws are asked for, as a share of all, too few of them do not speak against a metric."""
 
 NO_COST = Cost()
+
+MENDED: frozenset[Cause] = frozenset({"divergences", "rhat", "ess"})
+"""What moves can mend in chains that ran on the kept rows."""
 
 OUTPUT = 2**31 - 1
 """What a method's key is folded with for the moves of its output."""
@@ -654,7 +657,11 @@ class _Climb(NamedTuple):
     def take(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Rung:
         """Run a rung and judge it."""
         made = None if before is None else before.erased
-        return self._judged(key, eraser, lambda: eraser(key, self.model, self.draws, self.removal, before=made))
+        return self._judged(
+            eraser,
+            lambda: eraser(key, self.model, self.draws, self.removal, before=made),
+            lambda erased: self._judge(key, eraser, erased),
+        )
 
     def refit(
         self,
@@ -678,15 +685,27 @@ class _Climb(NamedTuple):
                 raise _TooLong(seconds, limit)
             show(f"{what}, {approximate(left)} left")
 
+        first: list[tuple[Erased, Rung]] = []
+
         def objection(erased: Erased) -> str:
+            first.append((erased, self._judge(jax.random.fold_in(key, 0), eraser, erased)))
             # Another metric does not give many more effective draws than there are.
             n = self.draws.n_chains * self.draws.n_draws
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
-            return next((each.reason for each in self.policy.objections(erased) if each.cause != ignored), "")
+            return next((each.reason for each in first[0][1].objections if each.cause != ignored), "")
+
+        def judge(erased: Erased) -> Rung:
+            if not first:
+                return self._judge(key, eraser, erased)
+            judged, rung = first[0]
+            if judged is erased:
+                return rung
+            again = self._judge(key, eraser, erased)
+            return dataclasses.replace(again, moves=again.moves.plus(rung.moves))
 
         apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
         start = Start(_nearest(tried, self.draws), not apart, objection, report)
-        rung = self._judged(key, eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start))
+        rung = self._judged(eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start), judge)
         return dataclasses.replace(rung, expected=expected)
 
     def expected(self, tried: list[Rung]) -> Expected | None:
@@ -703,13 +722,13 @@ class _Climb(NamedTuple):
         gradients = expected_refit_gradients(draws.n_chains, draws.n_draws, thetas.shape[1], steps)
         return Expected(gradients, IMBALANCE * gradients / chains * seconds)
 
-    def _judged(self, key: Key[Array, ""], eraser: Eraser, run: Callable[[], Erased]) -> Rung:
+    def _judged(self, eraser: Eraser, run: Callable[[], Erased], judge: Callable[[Erased], Rung]) -> Rung:
         """Run a method and judge what it returns; what fails in it speaks against it."""
         started = time.perf_counter()
         name, erased = type(eraser).__name__, None
         try:
             erased = run()
-            found = self._judge(key, eraser, erased)
+            found = judge(erased)
         except _TooLong as error:
             found = Rung(name, None, [too_long(*error.args)], 0.0)
         except Exception as error:
@@ -720,15 +739,24 @@ class _Climb(NamedTuple):
         return dataclasses.replace(found, seconds=time.perf_counter() - started)
 
     def _judge(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> Rung:
-        objections = self.policy.objections(erased) or self._improper(erased.draws)
-        made = None if objections else self._output(key, eraser, erased)
+        objections = self.policy.objections(erased)
+        # Chains that diverged or disagree may still be mended by moves, which tell whether they are.
+        must_move = eraser.samples_anew and bool(objections) and {each.cause for each in objections} <= MENDED
+        improper = self._improper(erased.draws) if must_move or not objections else []
+        objections = improper or objections
+        made = self._output(key, eraser, erased, must_move) if not improper and (must_move or not objections) else None
         output = None
         if made is not None and isinstance(made.result, Objection):
-            objections = [made.result]
+            objections = objections or [made.result]
         elif made is not None:
             assert isinstance(made.result, Output)
             output = made.result
-            objections = [] if eraser.samples_anew else self.policy.too_few(output.ess)
+            if eraser.samples_anew and output.is_verified:
+                found = dataclasses.replace(erased.evidence, rhat=_worst_rhat(output.draws), flaw=None, ess=output.ess)
+                erased = dataclasses.replace(erased, evidence=found)
+                objections = self.policy.objections(erased)
+            else:
+                objections = [] if eraser.samples_anew else self.policy.too_few(output.ess)
             if output.is_repaired:  # weights did not know of what the moves have mended
                 erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
                 objections = objections or self.policy.objections(erased)
@@ -757,10 +785,10 @@ class _Climb(NamedTuple):
         )
         return [Objection("budget", said, "")]
 
-    def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> Attempt:
+    def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased, must_move: bool) -> Attempt:
         """Draws that may leave memory, or what speaks against them."""
-        request = Request(self.model, self.kept, self.removal, self.policy)
-        return make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request)
+        request = Request(self.model, self.kept, self.removal, self.policy, self.draws)
+        return make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request, must_move=must_move)
 
     def _improper(self, erased: Draws) -> list[Objection]:
         if isinstance(self.kept, StoredLikelihoods):
@@ -798,6 +826,11 @@ def too_long(seconds: float, limit: float) -> Objection:
 def rough(seconds: float) -> float:
     """An estimated time as it is published."""
     return float(f"{seconds:.1g}")
+
+
+def _worst_rhat(draws: Draws) -> float:
+    """The worst R̂ of any parameter; not a number for one chain."""
+    return max(mixing(draws)[0].values())
 
 
 def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:

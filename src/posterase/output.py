@@ -33,7 +33,7 @@ from posterase.model import AbstractModel
 from posterase.notes import Note
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
-from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh
+from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh, visits_all_modes
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
 from posterase.objections import Objection
 from posterase.origins import Origin
@@ -135,19 +135,32 @@ class Request(NamedTuple):
     kept: AbstractModel
     removal: Removal
     policy: Policy
+    before: Draws
+    """The draws that went in."""
 
 
-def make_output(key: Key[Array, ""], method: Eraser, erased: Erased, request: Request) -> Attempt:
-    """Draws that may leave memory, from what a method returned, or why there are none."""
-    if method.samples_anew and erased.draws.log_weights is None:
-        return Attempt(Output(erased.draws, request.kept, method.origin, erased.evidence.ess))
+def make_output(
+    key: Key[Array, ""], method: Eraser, erased: Erased, request: Request, *, must_move: bool = False
+) -> Attempt:
+    """Draws that may leave memory, from what a method returned, or why there are none.
+
+    Chains that ran on the kept rows are returned as they are, unless they must be moved, to be verified like others: by
+    demand, or where they miss a mode.
+    """
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
+    can_move = not isinstance(request.model, StoredLikelihoods) and not is_network(erased.draws)
+    if method.samples_anew and erased.draws.log_weights is None:
+        all_visited, cost = _visits_all_modes(random, erased, request) if can_move else (True, Cost())
+        if not (can_move and (must_move or not all_visited)):
+            return Attempt(Output(erased.draws, request.kept, method.origin, erased.evidence.ess), cost)
+        attempt = _moved(random, erased, request, "refitted and moved")
+        return attempt._replace(cost=attempt.cost.plus(cost))
     if isinstance(request.model, StoredLikelihoods):
         return Attempt(_because(_subset(random, method, erased, request), erased.draws, NO_DENSITY))
     if is_network(erased.draws):
         reason = f"moves do not verify more than {MOST_PARAMETERS:,} parameters"
         return Attempt(Objection("not verified", reason, NETWORKS))
-    return _moved(random, erased, request)
+    return _moved(random, erased, request, "moved")
 
 
 def is_network(draws: Draws) -> bool:
@@ -155,7 +168,15 @@ def is_network(draws: Draws) -> bool:
     return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params)) > MOST_PARAMETERS
 
 
-def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Attempt:
+def _visits_all_modes(random: np.random.Generator, erased: Erased, request: Request) -> tuple[bool, Cost]:
+    """Whether chains visit all modes that are found; and what the search took."""
+    thetas, like = unconstrained(request.kept, erased.draws)
+    half = len(thetas) // 2
+    before, _ = unconstrained(request.kept, request.before)
+    return visits_all_modes(random, LogDensity(request.kept), like, thetas[: 2 * half].reshape(2, half, -1), before)
+
+
+def _moved(random: np.random.Generator, erased: Erased, request: Request, origin: Origin) -> Attempt:
     """The draws resampled, moved and verified, or what speaks against them."""
     draws, least = erased.draws, max(request.policy.least_ess, FEWEST)
     is_expensive = request.model.gradients_are_dear
@@ -186,7 +207,8 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Att
         return evaluate_at(RemovedLogLikelihood(request.model, request.removal), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
-    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at)
+    before, _ = unconstrained(request.kept, request.before)
+    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, before)
     objection = _objection(moved, like)
     if objection is not None:
         near = _as_draws(moved, request.kept, like, draws) if objection.cause in ("drift", "not verified") else None
@@ -200,7 +222,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request) -> Att
     ess, first = effective_draws(fresh), draws.first_places().ravel()
     if draws.n_distinct < len(first):
         ess = _without_copies(ess, first[places.ravel()[order]], moved.correlation)
-    output = Output(fresh, request.kept, "moved", ess, moved.correlation, moved.verification)
+    output = Output(fresh, request.kept, origin, ess, moved.correlation, moved.verification)
     if moved.mirrored:
         output = dataclasses.replace(output, notes=(Note("output", MIRRORED),))
     if shape[1] < length:

@@ -219,14 +219,19 @@ class Kernels:
         counts = np.array([STEPS[number] for number in chosen[::-1]])
         return Tuned(np.pi / 2 / counts, counts, acceptance, max(correlations[number] for number in chosen))
 
-    def find_modes(self, random: np.random.Generator) -> Found | None:
-        """Look for modes that no draw has visited, to hop to. None where there are too many parameters."""
+    def find_modes(self, random: np.random.Generator, before: Float[np.ndarray, "n d"]) -> Found | None:
+        """Look for modes that no draw has visited, to hop to. None where there are too many parameters.
+
+        `before` are the draws that went in.
+        """
         if not self.can_find_modes:
             return None
         frame = jax.tree.map(lambda leaf: leaf[0], self.frame)
         state, sound = self.trial
-        z = (np.concatenate(self.thetas) - self.centres[0]) @ np.linalg.inv(self.scales[0]).T
-        found = find_modes(random, self.density, frame, z, float(np.asarray(state.value, np.float64)[sound].mean()))
+        flat = np.concatenate(self.thetas)
+        now, before = ((each - self.centres[0]) @ np.linalg.inv(self.scales[0]).T for each in (flat, before))
+        height = float(np.asarray(state.value, np.float64)[sound].mean())
+        found = find_modes(random, self.density, frame, now, height, before)
         self.gradients += found.gradients
         self.sequential += found.sequential
         modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.unvisited]

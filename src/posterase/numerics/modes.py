@@ -19,7 +19,7 @@ proportion to their masses, and where that changes their law, they drift, which 
 (`posterase.numerics.drift`). A mode of no mass is never hopped to, and costs only the proposals.
 
 A mode that is as high and as wide as one that the draws are in is its mirror image: components relabelled, or signs
-turned. Draws stay where the fit had them, and a note says so.
+turned. If the draws that went in kept to one of them, draws stay there, and a note says so.
 
 References
 ----------
@@ -65,6 +65,9 @@ SAME = 1.0
 
 VISITED = 0.1
 """A mode that at least this share of the draws is in is known to them."""
+
+KNOWN = 0.01
+"""A mode that at least this share of the draws that went in is in was known to the fit."""
 
 LEAST_LOG_MASS = -10.0
 """Modes of less mass than this, relative to at most what the draws have, are left out."""
@@ -116,7 +119,12 @@ class Found(NamedTuple):
 
 
 def find_modes(
-    random: np.random.Generator, density: RaveledDensity, frame: Frame, z: Float[np.ndarray, "n d"], height: float
+    random: np.random.Generator,
+    density: RaveledDensity,
+    frame: Frame,
+    z: Float[np.ndarray, "n d"],
+    height: float,
+    before: Float[np.ndarray, "m d"],
 ) -> Found:
     """Modes of a density that draws have not visited.
 
@@ -130,15 +138,19 @@ def find_modes(
         The draws.
     height
         The mean log density of the draws.
+    before
+        The draws that went in: an image of a visited mode is left alone only where they had left it alone.
     """
     search = _Search(density, frame)
     modes = search.modes(_points(random, z))
     visited = [mode for mode in modes if mode.share_of(z) >= VISITED]
     bulk = height + z.shape[1] / 2 * (1 + math.log(2 * math.pi))  # Gaussians have the most entropy
     others = [mode for mode in modes if mode.share_of(z) < VISITED and mode.log_mass > bulk + LEAST_LOG_MASS]
-    unvisited = [mode for mode in others if not any(_is_image(mode, known) for known in visited)]
+    images = [mode for mode in others if any(_is_image(mode, known) for known in visited)]
+    left_alone = [mode for mode in images if mode.share_of(before) < KNOWN]
+    unvisited = [mode for mode in others if all(mode is not image for image in left_alone)]
     unvisited.sort(key=lambda mode: -mode.log_mass)
-    return Found(unvisited[:MOST_MODES], len(others) - len(unvisited), search.gradients, search.sequential)
+    return Found(unvisited[:MOST_MODES], len(left_alone), search.gradients, search.sequential)
 
 
 def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "size d"]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -145,6 +145,8 @@ class Refreshed(NamedTuple):
         return self.unmoved == 0 and self.correlation < MOST_CORRELATION
 
 
+T = TypeVar("T")
+
 Choose = Callable[[Pace], Plan]
 Watched = Callable[[Float[np.ndarray, "n d"]], Float[np.ndarray, " n"]]
 
@@ -157,6 +159,7 @@ def refresh(
     groups: Int[np.ndarray, "2 m"],
     choose: Choose,
     watched: Watched | None,
+    before: Float[np.ndarray, "n d"] | None = None,
 ) -> Refreshed:
     """Move draws until every one has moved, none of their values correlates with where they came from, and none drifts.
 
@@ -176,22 +179,46 @@ def refresh(
         Given what moves take, which draws to move.
     watched
         A function of raveled draws that must not correlate either.
+    before
+        The draws that went in, which say which modes the fit knew. None: these.
 
     Returns
     -------
     Refreshed
         Draws that the kernels do not fit come back unmoved.
     """
+    known = np.concatenate(thetas) if before is None else before
+    return _precisely(density, like, thetas, lambda kernels: _refresh(random, kernels, groups, choose, watched, known))
+
+
+def visits_all_modes(
+    random: np.random.Generator,
+    density: LogDensity,
+    like: PyTree,
+    thetas: Float[np.ndarray, "2 m d"],
+    before: Float[np.ndarray, "n d"],
+) -> tuple[bool, Cost]:
+    """Whether no mode is found that these draws do not visit, given those that went in; and what the search took."""
+
+    def search(kernels: Kernels) -> tuple[bool, Cost]:
+        found = kernels.find_modes(random, before)
+        return found is None or not found.unvisited, kernels.cost
+
+    return _precisely(density, like, thetas, search)
+
+
+def _precisely(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "2 m d"], run: Callable[[Kernels], T]) -> T:
+    """With kernels in the precision of the draws, or in float64 where that is needed."""
     wait_for_background()
     narrow = Kernels(density, jax.tree.map(as_jax, like), thetas)
     if narrow.is_precise():
-        return _refresh(random, narrow, groups, choose, watched)
+        return run(narrow)
 
-    def run(wide: bool) -> Refreshed:
+    def run_in(wide: bool) -> T:
         precise = jax.tree.map(lambda leaf: as_jax(leaf, np.float64 if wide else None), like)
-        return _refresh(random, Kernels(density, precise, thetas), groups, choose, watched)
+        return run(Kernels(density, precise, thetas))
 
-    return in_float64(run, "the model's density")[0]
+    return in_float64(run_in, "the model's density")[0]
 
 
 def _refresh(
@@ -200,12 +227,13 @@ def _refresh(
     groups: Int[np.ndarray, "2 m"],
     choose: Choose,
     watched: Watched | None,
+    before: Float[np.ndarray, "n d"],
 ) -> Refreshed:
     tuned = kernels.tune(random)
     if tuned is None:
         everywhere = np.tile(np.arange(kernels.thetas.shape[1]), (2, 1))
         return Refreshed(kernels.thetas, everywhere, 1.0, everywhere.size, kernels.cost)
-    found = kernels.find_modes(random)
+    found = kernels.find_modes(random, before)
     pace = Pace.of(tuned)
     plan = choose(pace)
     run = _Run(random, kernels, tuned, plan, groups, watched)
