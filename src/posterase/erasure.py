@@ -2,10 +2,10 @@
 
     result = pe.erase(model, draws, rows=[3, 17, 42], random_seed=0)
 
-The ladder is `Reweight`, `Transport`, `Rejuvenate` and `Refit`, from a warm start. Each rung's diagnostics are held
-against the policy; the first that passes is accepted, and nothing after it is run. Where none passes the verdict is a
-refusal that says why and what to do, and there are no draws to take by mistake. `Policy(refit=False)` ends the ladder
-before the refit, and `Policy(refit_seconds=…)` where it would take longer.
+The ladder is `Reweight`, `Transport` and `Refit`, from a warm start; without a refit, `Rejuvenate` is the last. Each
+rung's diagnostics are held against the policy; the first that passes is accepted, and nothing after it is run. Where
+none passes the verdict is a refusal that says why and what to do, and there are no draws to take by mistake.
+`Policy(refit=False)` ends the ladder before the refit, and `Policy(refit_seconds=…)` where it would take longer.
 
 **Verification.** Weights can only see where the draws are. Returned draws have therefore been moved along the kept
 posterior, and do not drift (`posterase.output`).
@@ -53,13 +53,12 @@ from posterase.numerics.cost import (
     expected_refit_gradients,
     least_refit_gradients,
     refit_chains,
-    warm_share,
 )
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.failures import numerical_failure, raises_own_errors
 from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.kernels import lower_kernels
-from posterase.numerics.propriety import check_informed, flat_tails, informed_draws
+from posterase.numerics.propriety import Tails, check_informed, flat_tails, informed_draws
 from posterase.numerics.timing import time_gradient
 from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
 from posterase.objections import Cause, Objection
@@ -409,9 +408,8 @@ def erase(
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     rungs
-        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, `Rejuvenate` and, unless the policy says
-        otherwise, `Refit`. No `Rejuvenate` where gradients come from another program (Stan), whose own refit costs
-        less; no `Refit` of a network.
+        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, and `Refit`. Where the policy forbids a refit,
+        `Rejuvenate` in its place, unless gradients come from another program (Stan): it costs about what a refit costs.
     refits
         Draws of the kept posterior to compare with, where they are at hand: each rung's Jeffreys divergence from them.
     spent
@@ -609,10 +607,10 @@ def _weaknesses(draws: Draws, had: Mapping[str, float], agreement: dict[str, Cha
 
 def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Eraser]:
     if rungs is None:
-        chosen = [each for each in RUNGS if not (model.gradients_are_dear and each.takes_many_gradients)]
-        if policy.refit and not is_network(draws):
-            share = warm_share(draws.n_chains, draws.n_draws)
-            chosen = [*(each.up_to(share) for each in chosen), Refit()]
+        can_refit = policy.refit and not is_network(draws)
+        chosen = [each for each in RUNGS if not (each.takes_many_gradients and (can_refit or model.gradients_are_dear))]
+        if can_refit:
+            chosen.append(Refit())
         if isinstance(model, StoredLikelihoods):
             chosen = [eraser for eraser in chosen if not eraser.needs_density]
     else:
@@ -739,40 +737,50 @@ class _Climb(NamedTuple):
         return dataclasses.replace(found, seconds=time.perf_counter() - started)
 
     def _judge(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> Rung:
+        """What a method returned, made into output, or what speaks against it.
+
+        Chains that ran on the kept rows and diverged, disagree or remember too much are moved, which may mend them and
+        tells whether it did.
+        """
         objections = self.policy.objections(erased)
-        # Chains that diverged or disagree may still be mended by moves, which tell whether they are.
         must_move = eraser.samples_anew and bool(objections) and {each.cause for each in objections} <= MENDED
-        improper = self._improper(erased.draws) if must_move or not objections else []
-        objections = improper or objections
-        made = self._output(key, eraser, erased, must_move) if not improper and (must_move or not objections) else None
-        output = None
-        if made is not None and isinstance(made.result, Objection):
-            objections = objections or [made.result]
-        elif made is not None:
-            assert isinstance(made.result, Output)
-            output = made.result
-            if eraser.samples_anew and output.is_verified:
-                found = dataclasses.replace(erased.evidence, rhat=_worst_rhat(output.draws), flaw=None, ess=output.ess)
-                erased = dataclasses.replace(erased, evidence=found)
-                objections = self.policy.objections(erased)
-            else:
-                objections = [] if eraser.samples_anew else self.policy.too_few(output.ess)
-            if output.is_repaired:  # weights did not know of what the moves have mended
-                erased = dataclasses.replace(erased, evidence=dataclasses.replace(erased.evidence, epsilon=None))
-                objections = objections or self.policy.objections(erased)
-            if not eraser.samples_anew:
-                objections = objections or self._too_much(self.policy.spends(erased, output.missed))
-        moved = None if made is None else made.moved if output is None else output.draws
+        if objections and not must_move:
+            return self._rung(eraser, erased, objections)
+        tails = self._tails(erased.draws)
+        if tails.flat:
+            return self._rung(eraser, erased, [_improper(tails.flat)])
+        made = self._output(key, eraser, erased, must_move)
+        if isinstance(made.result, Objection):
+            return self._rung(eraser, erased, objections or [made.result], made)
+        output, evidence = made.result, erased.evidence
+        if eraser.samples_anew and output.is_verified:
+            evidence = dataclasses.replace(evidence, rhat=_worst_rhat(output.draws), flaw=None, ess=output.ess)
+        if output.is_repaired:  # weights did not know of what the moves have mended
+            evidence = dataclasses.replace(evidence, epsilon=None)
+        erased = dataclasses.replace(erased, evidence=evidence)
+        objections = self.policy.objections(erased)
+        if not eraser.samples_anew:
+            objections = (
+                self.policy.too_few(output.ess)
+                or objections
+                or self._too_much(self.policy.spends(erased, output.missed))
+            )
+        if tails.distant and not objections and (distant := self._tails(output.draws).distant):
+            objections = [_distant(distant)]
+        return self._rung(eraser, erased, objections, made)
+
+    def _rung(self, eraser: Eraser, erased: Erased, objections: list[Objection], made: Attempt | None = None) -> Rung:
+        output = made.result if made is not None and isinstance(made.result, Output) else None
         return Rung(
-            type(eraser).__name__,
-            erased,
-            objections,
-            0.0,
-            None if objections else output,
-            Cost() if made is None else made.cost,
-            _jeffreys(erased, self.refits),
+            name=type(eraser).__name__,
+            erased=erased,
+            objections=objections,
+            seconds=0.0,
+            output=None if objections else output,
+            moves=Cost() if made is None else made.cost,
+            jeffreys=_jeffreys(erased, self.refits),
             steps=0.0 if made is None or made.pace is None else made.pace.steps,
-            moved=moved,
+            moved=output.draws if output is not None else None if made is None else made.moved,
         )
 
     def _too_much(self, more: float) -> list[Objection]:
@@ -790,24 +798,12 @@ class _Climb(NamedTuple):
         request = Request(self.model, self.kept, self.removal, self.policy, self.draws)
         return make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request, must_move=must_move)
 
-    def _improper(self, erased: Draws) -> list[Objection]:
+    def _tails(self, draws: Draws) -> Tails:
+        """Where the kept density does not fall off around draws."""
         if isinstance(self.kept, StoredLikelihoods):
-            return []
-        thetas, like = unconstrained(self.kept, erased)
-        tails = flat_tails(LogDensity(self.kept), thetas, base_weights(erased).ravel(), like)
-        if tails.flat:
-            said = f"the kept density does not fall off along {', '.join(tails.flat)}: it may have no posterior"
-            return [Objection("improper", said, "give these parameters a proper prior.")]
-        if tails.distant:
-            said = f"far from the draws, along {', '.join(tails.distant)}, the kept density is as high as among them"
-            return [
-                Objection(
-                    "distant mass",
-                    said,
-                    "start chains there too: it may be a second mode, or a prior wider than the draws.",
-                )
-            ]
-        return []
+            return Tails([], [])
+        thetas, like = unconstrained(self.kept, draws)
+        return flat_tails(LogDensity(self.kept), thetas, base_weights(draws).ravel(), like)
 
 
 def _nearest(tried: list[Rung], draws: Draws) -> Draws:
@@ -826,6 +822,17 @@ def too_long(seconds: float, limit: float) -> Objection:
 def rough(seconds: float) -> float:
     """An estimated time as it is published."""
     return float(f"{seconds:.1g}")
+
+
+def _improper(flat: Sequence[str]) -> Objection:
+    said = f"the kept density does not fall off along {', '.join(flat)}: it may have no posterior"
+    return Objection("improper", said, "give these parameters a proper prior.")
+
+
+def _distant(along: Sequence[str]) -> Objection:
+    said = f"far from the draws, along {', '.join(along)}, the kept density is as high as among them"
+    advice = "start chains there too: it may be a second mode, or a prior wider than the draws."
+    return Objection("distant mass", said, advice)
 
 
 def _worst_rhat(draws: Draws) -> float:

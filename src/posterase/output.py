@@ -65,11 +65,16 @@ moved on once draws have drifted or forget slowly."""
 FEWEST_PIECES = 32
 """The test for drift sums over so many pieces of chains, or more."""
 
+LEAST_HALF = 0.25
+"""Of the weights, for each of the two halves that draws are resampled in: what they differ by is chance, unless the two
+maps of `Transport` lead to different places."""
+
 MOST_PARAMETERS = 10_000
 """Above this a model is a network, whose chains are not stationary: a kernel of its posterior would train it on."""
 
 NOT_ALL = "moving all draws would cost more than a quarter of a refit"
 FEW_ARE_ENOUGH = "gradients of this model are expensive, and so many are enough for the policy's effective draws"
+HALVES_DIFFER = Objection("diagnostics", "the weights lie on one half of the draws", "remove fewer rows at a time.")
 CANNOT_MOVE = Objection(
     "no output",
     "the draws could not be moved along the kept posterior",
@@ -182,9 +187,10 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request, origin
     is_expensive = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
-    ancestors = _resampled(random, base_weights(draws).ravel(), first_half(chains, length))
-    if ancestors is None:
-        return Attempt(CANNOT_MOVE)
+    weights, half = base_weights(draws).ravel(), first_half(chains, length)
+    if not LEAST_HALF <= weights[half].sum() / weights.sum() <= 1 - LEAST_HALF:
+        return Attempt(HALVES_DIFFER)
+    ancestors = _resampled(random, weights, half)
     groups = _pieces(draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
     if is_expensive:
@@ -247,9 +253,10 @@ def _objection(moved: Refreshed, like: PyTree) -> Objection | None:
         return CANNOT_MOVE
     own = np.repeat(parameter_names(like), [leaf.size for leaf in jax.tree.leaves(like)])
     names = [*own, "the log-likelihood of the removed rows", "the log density"]
-    if seen.drift.is_detected:
+    if seen.drift.is_doubtful:
         where = f"{names[seen.drift.column]} ({seen.drift.function})"
-        reason = f"moved along the kept posterior, the draws still drift in {where} after {seen.looks} rounds"
+        still = "still drift" if seen.drift.is_detected else "may still drift"
+        reason = f"moved along the kept posterior, the draws {still} in {where} after {seen.looks} rounds"
         return Objection("drift", reason, "remove fewer rows at a time.")
     if not seen.is_passed:
         reason = (
@@ -286,19 +293,16 @@ def _pieces(draws: Draws) -> Int[np.ndarray, " n"]:
 
 def _resampled(
     random: np.random.Generator, weights: Float[np.ndarray, " n"], first: np.ndarray
-) -> Int[np.ndarray, "2 half"] | None:
+) -> Int[np.ndarray, "2 half"]:
     """Places of draws picked in proportion to their weights, in order: systematically, within each of two halves.
 
-    The halves are every second piece of every chain, so that their weights differ by Monte Carlo error only. None where
-    one of them has none.
+    The halves are every second piece of every chain, so that their weights differ by Monte Carlo error only.
     """
     members = [np.flatnonzero(first), np.flatnonzero(~first)]
     size = max(map(len, members))
     halves = []
     for own in members:
         edges = np.cumsum(weights[own])
-        if not edges[-1] > 0:
-            return None
         points = (np.arange(size) + random.uniform()) / size * edges[-1]
         halves.append(own[np.minimum(np.searchsorted(edges, points, side="right"), len(own) - 1)])
     return np.stack(halves)

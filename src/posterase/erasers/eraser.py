@@ -128,10 +128,6 @@ class Eraser(eqx.Module):
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         """The algorithm, on checked input."""
 
-    def up_to(self, share: float) -> Eraser:
-        """The same, given up where it is predicted to cost more than this share of a cold refit: some can tell."""
-        return self
-
     def _go_on(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
     ) -> Erased:

@@ -186,9 +186,6 @@ class Rejuvenate(Eraser):
                 transported = None  # no map can be had: the path starts from the draws as they are
         return self.go_on(walk, model, draws, removal, transported)
 
-    def up_to(self, share: float) -> Rejuvenate:
-        return dataclasses.replace(self, most_of_a_refit=share)
-
     def _go_on(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
     ) -> Erased:

@@ -51,12 +51,6 @@ def expected_refit_gradients(chains: int, draws: int, parameters: int, steps: fl
     return refit_transitions(chains, draws, is_warm=True) * each
 
 
-def warm_share(chains: int, draws: int) -> float:
-    """The least cost of a warm refit as a share of a cold one where trajectories forget slowly."""
-    warm = least_refit_gradients(chains, draws, is_warm=True)
-    return warm / least_refit_gradients(chains, draws, is_hard=True)
-
-
 class Cost(NamedTuple):
     """Evaluations, counted in passes over all rows: what sees removed rows only counts by its share of the rows."""
 

@@ -22,9 +22,8 @@ of a mean difference, an error that stays in the moved draws without being detec
 
     ρ / (1 − ρ) · z · s.
 
-The largest over location, spread, tails and the slowest level, in standard deviations of h, is what the moves can have
-missed. It can be trusted as far as ρ can be: a mode that no draw ever visited does not show in it
-(`posterase.numerics.modes`).
+The largest over all functions but the far tails, in standard deviations of h, is what the moves can have missed. It can
+be trusted as far as ρ can be: a mode that no draw ever visited does not show in it (`posterase.numerics.modes`).
 
 References
 ----------
@@ -52,11 +51,14 @@ MOST_REMEMBERED = 0.999
 """A correlation above this is taken for this one: nothing has moved to speak of."""
 
 FUNCTIONS = (
-    *("location", "spread", "lower tail", "upper tail", "slowest level"),
-    *("far lower tail", "far upper tail", "mean", "variance"),
+    *("location", "spread", "lower tail", "upper tail", "slowest level", "mean", "variance"),
+    *("far lower tail", "far upper tail"),
 )
-JUDGED = 5
-"""What may have been missed is computed for the first five, whose standard deviations always exist."""
+JUDGED = 7
+"""What may have been missed is computed for the first seven: of so few draws far out little is known."""
+
+DOUBTS = 0.1
+"""How often draws of the target are doubtful, which costs moves and no mistake."""
 
 COLUMNS_AT_ONCE = 2**22
 """About how many numbers are ranked at once."""
@@ -71,6 +73,8 @@ class Drift(NamedTuple):
     statistic: float
     """Its t."""
     limit: float
+    doubt: float
+    """A smaller limit, above which it is better to look again."""
     missed: float
     """The largest error, in standard deviations, that may be left in the moved draws without having been detected."""
     missed_column: int
@@ -80,6 +84,11 @@ class Drift(NamedTuple):
     def is_detected(self) -> bool:
         """Whether the draws were not draws of the target."""
         return abs(self.statistic) > self.limit
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether it is better to look again."""
+        return abs(self.statistic) > self.doubt
 
 
 def find_drift(
@@ -104,8 +113,10 @@ def find_drift(
     moving = np.flatnonzero((np.ptp(before, axis=0) > 0) | (np.ptp(after, axis=0) > 0))
     pieces = len(np.unique(groups))
     tests = (len(FUNCTIONS) - 1 + CHOSEN_FROM) * max(len(moving), 1)
-    limit = float(-special.stdtrit(max(pieces - 1, 1), false_alarms / (2 * tests)))
-    worst = Drift(0, FUNCTIONS[0], 0.0, limit, 0.0, 0)
+    limit, doubt = (
+        float(-special.stdtrit(max(pieces - 1, 1), level / (2 * tests))) for level in (false_alarms, DOUBTS)
+    )
+    worst = Drift(0, FUNCTIONS[0], 0.0, limit, min(doubt, limit), 0.0, 0)
     for part in np.array_split(moving, max(1, n * len(moving) // COLUMNS_AT_ONCE)):
         values = _functions(before[:, part], after[:, part])  # (function, 2, n, column)
         difference = values[:, 1] - values[:, 0]
@@ -152,9 +163,9 @@ def _functions(before: Float[np.ndarray, "n k"], after: Float[np.ndarray, "n k"]
     low, middle, high = np.quantile(both, [0.25, 0.5, 0.75], axis=0)
     reach = CUT_OFF * np.where(high > low, high - low, 1.0)
     cut = np.clip(both - middle, -reach, reach)
-    parts = [u < TAIL, u > 1 - TAIL, u < _slowest_levels(u[:n], u[n:]), u < FAR_TAIL, u > 1 - FAR_TAIL]
+    parts = [u < TAIL, u > 1 - TAIL, u < _slowest_levels(u[:n], u[n:])]
     moments = [cut, (cut - cut.mean(axis=0)) ** 2]
-    functions = np.stack([special.ndtri(u), special.ndtri(folded), *parts, *moments])
+    functions = np.stack([special.ndtri(u), special.ndtri(folded), *parts, *moments, u < FAR_TAIL, u > 1 - FAR_TAIL])
     return functions.reshape(len(FUNCTIONS), 2, n, -1)
 
 

@@ -15,7 +15,7 @@ with a small γ along the edges of a density, which trajectories run into.
 
 Stretches and jumps cost a density each, a third of a gradient, and only at the draws that they move.
 
-**Hops** lead to modes that no draw has visited, and back (`numerics.modes`).
+**Hops** lead from mode to mode, to those that no draw has visited too (`numerics.modes`).
 
 **Two halves.** The coordinates and the number of steps of one half are taken from the other half, and trial moves are
 thrown away: a kernel does not depend on the draws that it moves.
@@ -110,7 +110,7 @@ class Kernels:
         self.stretched = np.full((2, thetas.shape[2]), 1 / thetas.shape[2])
         self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
         self.modes: list[tuple[Float[np.ndarray, "2 d"], Float[np.ndarray, "2 d d"]]] = []
-        """Centres and roots for each half: of the draws' first coordinates, and of modes that no draw has visited."""
+        """Centres and roots for each half: of modes, and of the draws' first coordinates if they are in none."""
         self.fit(thetas)
 
     def fit(self, thetas: Float[np.ndarray, "2 m d"]) -> None:
@@ -220,7 +220,7 @@ class Kernels:
         return Tuned(np.pi / 2 / counts, counts, acceptance, max(correlations[number] for number in chosen))
 
     def find_modes(self, random: np.random.Generator, before: Float[np.ndarray, "n d"]) -> Found | None:
-        """Look for modes that no draw has visited, to hop to. None where there are too many parameters.
+        """Look for modes to hop between, those that no draw has visited too. None where parameters are too many.
 
         `before` are the draws that went in.
         """
@@ -234,25 +234,30 @@ class Kernels:
         found = find_modes(random, self.density, frame, now, height, before)
         self.gradients += found.gradients
         self.sequential += found.sequential
-        modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.unvisited]
-        self.modes = [(self.centres, self.scales), *((np.stack([c, c]), np.stack([root, root])) for c, root in modes)]
+        modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.modes]
+        own = [] if found.visited else [(self.centres, self.scales)]
+        self.modes = [*own, *((np.stack([c, c]), np.stack([root, root])) for c, root in modes)]
         return found
 
     def hop(
         self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
     ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
-        """Map draws from around one mode to around another."""
+        """Map every second draw from the mode that it is nearest to, to around another.
+
+        Where the image is not nearest to that other, the way back would be another one: then it is rejected.
+        """
         thetas, count = self.unwhiten(np.asarray(state.z, np.float64)), len(self.modes)
-        one = random.integers(count, size=active.shape)
-        other = (one + random.integers(1, count, size=active.shape)) % count
-        proposal, log_factor = np.empty_like(thetas), np.empty(active.shape)
-        for half, (i, j) in enumerate(zip(one, other, strict=True)):
+        proposal, log_factor = thetas.copy(), np.zeros(active.shape)
+        chosen = active & (random.uniform(size=active.shape) < 0.5)  # all, twice, would lead back
+        for half in range(2):
             centres, roots = (np.stack([leaf[half] for leaf in leaves]) for leaves in zip(*self.modes, strict=True))
-            log_widths, inverses = np.linalg.slogdet(roots)[1], np.linalg.inv(roots)
-            standard = np.einsum("mkl,ml->mk", inverses[i], thetas[half] - centres[i])
-            proposal[half] = centres[j] + np.einsum("mkl,ml->mk", roots[j], standard)
-            log_factor[half] = log_widths[j] - log_widths[i]
-        return self._propose(random, state, self.whiten(proposal), log_factor, active)
+            log_widths = np.linalg.slogdet(roots)[1]
+            one, standard = _nearest(thetas[half], centres, roots, log_widths)
+            other = (one + random.integers(1, count, size=one.shape)) % count
+            proposal[half] = centres[other] + np.einsum("mkl,ml->mk", roots[other], standard)
+            log_factor[half] = log_widths[other] - log_widths[one]
+            chosen[half] &= _nearest(proposal[half], centres, roots, log_widths)[0] == other
+        return self._propose(random, state, self.whiten(proposal), log_factor, chosen)
 
     def sweep(
         self,
@@ -383,6 +388,18 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
         points = as_jax(np.zeros((AT_ONCE, thetas.shape[1])), kernels.precision)
         lowered.append(climb.lower(kernels.density, frame, points, counts[0]))  # type: ignore[attr-defined]
     return lowered
+
+
+def _nearest(
+    thetas: Float[np.ndarray, "m d"],
+    centres: Float[np.ndarray, "k d"],
+    roots: Float[np.ndarray, "k d d"],
+    log_widths: Float[np.ndarray, " k"],
+) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, "m d"]]:
+    """The mode of which draws are most probable, as if all were Gaussian; and draws in its coordinates."""
+    standard = np.einsum("kij,kmj->kmi", np.linalg.inv(roots), thetas - centres[:, None])
+    nearest = (-0.5 * (standard**2).sum(axis=2) - log_widths[:, None]).argmax(axis=0)
+    return nearest, standard[nearest, np.arange(len(thetas))]
 
 
 def correlations(before: Float[np.ndarray, "n k"], now: Float[np.ndarray, "n k"]) -> Float[np.ndarray, " k"]:

@@ -1,4 +1,4 @@
-r"""Modes that no draw has visited: found by climbing from dispersed points, with their masses by Laplace's method.
+r"""Modes, those that no draw has visited too: found by climbing, with their masses by Laplace's method.
 
 Weights, and moves that are local, only see where the draws are. A mode that the removed rows suppressed may hold much
 of the target and none of the draws.
@@ -8,14 +8,14 @@ of which only the signs come from the gradient: each coordinate's step grows whi
 turns (Igel, Hüsken 2003). Flat tails are crossed as fast as steep ones. Where they arrive, Newton's method follows,
 with Hessians from differences of gradients, so that one program is compiled for all of it.
 
-**Hops.** Between the draws' coordinates, as they were at first (a centre and a root of their covariance), and each mode
-(its centre c, and a root L of its inverse Hessian) there is an affine map. A hop proposes the image under the map of a
-random ordered pair of them,
+**Hops.** Each mode has a centre c and a root L of its inverse Hessian; where draws are in none of them, their own
+coordinates, as they were at first, count as one more. A hop maps every second draw from the one that it is nearest to,
+to another, picked at random:
 
     θ′ = c_j + L_j L_i⁻¹ (θ − c_i),    accepted with probability min(1, target(θ′)|L_j| / (target(θ)|L_i|)),
 
-which leaves the target invariant: the pair (j, i) is as likely and leads back. So draws spread over the modes in
-proportion to their masses, and where that changes their law, they drift, which is detected and mended
+if θ′ is nearest to j, so that the way back is as likely. That leaves the target invariant. So draws spread over the
+modes in proportion to their masses, and where this changes their law, they drift, which is detected and mended
 (`posterase.numerics.drift`). A mode of no mass is never hopped to, and costs only the proposals.
 
 A mode that is as high and as wide as one that the draws are in is its mirror image: components relabelled, or signs
@@ -110,10 +110,14 @@ class Mode(NamedTuple):
 class Found(NamedTuple):
     """What climbing found."""
 
-    unvisited: list[Mode]
-    """To hop to."""
+    modes: list[Mode]
+    """To hop between; none where there is one mode, and draws are in it."""
+    unvisited: int
+    """How many of them draws have not visited."""
+    visited: int
+    """And how many they have."""
     mirrored: int
-    """Modes that are images of a visited one, and are left alone."""
+    """Other modes, images of visited ones, that are left alone."""
     gradients: float
     sequential: int
 
@@ -126,7 +130,7 @@ def find_modes(
     height: float,
     before: Float[np.ndarray, "m d"],
 ) -> Found:
-    """Modes of a density that draws have not visited.
+    """Modes of a density, and whether draws have visited them.
 
     Parameters
     ----------
@@ -143,14 +147,17 @@ def find_modes(
     """
     search = _Search(density, frame)
     modes = search.modes(_points(random, z))
-    visited = [mode for mode in modes if mode.share_of(z) >= VISITED]
     bulk = height + z.shape[1] / 2 * (1 + math.log(2 * math.pi))  # Gaussians have the most entropy
-    others = [mode for mode in modes if mode.share_of(z) < VISITED and mode.log_mass > bulk + LEAST_LOG_MASS]
-    images = [mode for mode in others if any(_is_image(mode, known) for known in visited)]
-    left_alone = [mode for mode in images if mode.share_of(before) < KNOWN]
-    unvisited = [mode for mode in others if all(mode is not image for image in left_alone)]
-    unvisited.sort(key=lambda mode: -mode.log_mass)
-    return Found(unvisited[:MOST_MODES], len(left_alone), search.gradients, search.sequential)
+    heavy = [mode for mode in modes if mode.share_of(z) >= VISITED or mode.log_mass > bulk + LEAST_LOG_MASS]
+    unvisited = [mode for mode in heavy if mode.share_of(z) < VISITED]
+    visited = [mode for mode in heavy if mode.share_of(z) >= VISITED]
+    left_alone = [
+        mode for mode in unvisited if mode.share_of(before) < KNOWN and any(_is_image(mode, known) for known in visited)
+    ]
+    heavy = [mode for mode in heavy if all(mode is not image for image in left_alone)]
+    missed = len(unvisited) - len(left_alone)
+    heavy = sorted(heavy, key=lambda mode: -mode.log_mass)[:MOST_MODES] if missed or len(heavy) > 1 else []
+    return Found(heavy, missed, len(visited), len(left_alone), search.gradients, search.sequential)
 
 
 def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "size d"]:

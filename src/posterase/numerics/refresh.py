@@ -47,6 +47,9 @@ SLOWING = 2.0
 STRETCHES = 4
 """Stretches before each trajectory."""
 
+HOPS = 3
+"""Hops before each trajectory, where there are several modes."""
+
 JUMPS_UP_TO = 16
 """Past so many parameters few jumps between modes are accepted."""
 
@@ -59,7 +62,7 @@ MOST_METHODS = 3
 MOST_LOOKS, MOST_DRIFTS = 6, 3
 """Tests for drift; and how many of them may find it before draws are given up."""
 
-MISSED_SD, MISSED_ERRORS = 0.15, 8.0
+MISSED_SD, MISSED_ERRORS = 0.1, 4.0
 """Moves go on until they cannot have missed an error of more than so many standard deviations, or standard errors."""
 
 
@@ -113,8 +116,8 @@ class Verification(NamedTuple):
 
     @property
     def is_passed(self) -> bool:
-        """No drift in the last look, which would have detected what matters."""
-        return not self.drift.is_detected and self.drift.missed <= self.most_missed
+        """No drift in the last look, nor doubt; and it would have detected what matters."""
+        return not self.drift.is_doubtful and self.drift.missed <= self.most_missed
 
 
 class Refreshed(NamedTuple):
@@ -270,6 +273,8 @@ def _verify(run: _Run) -> Verification:
         if verification.is_passed or verification.drifts == MOST_DRIFTS or run.is_over_budget():
             break
         least_sweeps = sweeps if look == 1 else 2 * least_sweeps
+        if drift.is_doubtful and not drift.is_detected:
+            since = run.columns()  # a fresh test
         if drift.is_detected:
             run.start_again()
             least_sweeps *= 2
@@ -343,7 +348,7 @@ class _Run:
             self.take(self.kernels.stretch)
         if self.jumps:
             self.take(self.kernels.jump)
-        if len(self.kernels.modes) > 1:
+        for _ in range(HOPS if len(self.kernels.modes) > 1 else 0):
             self.take(self.kernels.hop)
         self.follow(shrink)
         self.sweeps += 1
