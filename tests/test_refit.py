@@ -44,7 +44,7 @@ def values_of(draws):
 def test_erase_ends_in_a_refit_that_is_right():
     """Efficiency: NUTS draws of a three-dimensional Gaussian are worth at least half as many independent ones."""
     result = pe.erase(MODEL, DRAWS, ROWS, policy=NOTHING_ELSE)
-    assert [rung.name for rung in result.rungs] == ["Reweight", "Transport", "Rejuvenate", "Refit"]
+    assert [rung.name for rung in result.rungs] == ["Reweight", "Transport", "Refit"]
     assert (result.verdict.kind, result.verdict.draws) == ("refitted", "refitted")
     last = result.rungs[-1]
     assert last.erased.diagnostics.warmup == WARM_WARMUP
@@ -141,7 +141,7 @@ def test_progress_says_how_long_a_refit_takes():
     heard = []
     with told_to(heard.append):
         pe.erase(MODEL, DRAWS, ROWS, policy=NOTHING_ELSE)
-    own = [each.removeprefix("erasing, 4 of 4: ") for each in heard if each.startswith("erasing, 4 of 4: Refit")]
+    own = [each.removeprefix("erasing, 3 of 3: ") for each in heard if each.startswith("erasing, 3 of 3: Refit")]
     assert own[0].startswith(("Refit, about ", "Refit, less than "))
     assert own[-1].startswith("Refit, 100% done")
 
