@@ -431,6 +431,19 @@ def test_chains_that_disagree_a_little_are_noted_and_more_is_refused(shift, rhat
     assert (f"the chains that went in disagree (R̂ {found:.2f} of beta)" in verdict.reason) == (shift == 0.8)
 
 
+@pytest.mark.parametrize("shape", [(100, 40), (1000, 4)])
+def test_walkers_that_are_stuck_are_refused_and_others_are_not(shape):
+    """With 0.4 of the posterior's spread each, around centres spread so that all draws together look right."""
+    rng, known = np.random.default_rng(0), GaussianMean.make()
+    mean, sd = known.mean(np.arange(known.n_rows)), np.sqrt(known.variance(np.arange(known.n_rows)))
+    stuck = np.sqrt(1 - 0.4**2) * rng.normal(size=(shape[0], 1)) + 0.4 * rng.normal(size=shape)
+    for z, accepted in ((rng.normal(size=shape), True), (stuck, False)):
+        draws = pe.Draws({"mu": mean + sd * z})
+        verdict = pe.erase(known.model(), draws, [3], policy=pe.Policy(refit=False), random_seed=0).verdict
+        assert verdict.accepted == accepted
+    assert "disagree" in verdict.reason or "modes" in verdict.reason
+
+
 def test_a_policy_that_needs_epsilon_refuses_what_has_none():
     erased = pe.Erased(DRAWS, None, Evidence(ess={"x": 900.0}, cost=Cost(), pareto_k=0.2, threshold=0.7))
     assert pe.Policy().objections(erased) == []
