@@ -7,6 +7,8 @@ bulk ESS of the worst parameter. Seeds differ in everything that is random after
 ratio is from its logarithms over seeds, as a standard error of their mean. "From the draws of all rows": warm refits
 that start from the draws that went in, as where nothing else was tried.
 
+posteriordb's posteriors are computed in float64, as in [real posteriors](posteriors.md).
+
 "Per step": gradients of a warm refit per step of a chain, and as a multiple of d¼, with d parameters.
 """
 
@@ -42,6 +44,8 @@ class Request(NamedTuple):
     model: Any
     draws: pe.Draws
     rows: Any
+    is_wide: bool = False
+    """Whether it is computed in float64."""
 
 
 class Row(NamedTuple):
@@ -72,12 +76,14 @@ def requests() -> Iterator[Request]:
         if not posterior.data:
             continue  # the hierarchy, which is among the problems
         data = arguments(posterior, FOLDER)
-        given = reference_draws(posterior, FOLDER)
-        some = {name: values[:CHAINS] for name, values in given.items()}
-        model, draws = pe.from_numpyro(posterior.model, draws=some, shared=posterior.shared, **data)
+        with jax.enable_x64(True):
+            given = reference_draws(posterior, FOLDER)
+            model, some = pe.from_numpyro(posterior.model, draws=given, shared=posterior.shared, **data)
+            initial = jax.tree.map(lambda leaf: leaf[:CHAINS, 0], some.params)
+            draws = pe.nuts(0, model, initial, DRAWS, warmup=1000, target_acceptance=0.95).draws
         fifth = np.random.default_rng(0).permutation(model.n_rows)[: max(1, model.n_rows // 5)]
         for told, rows in [(posterior.told, posterior.group(data)), ("a fifth at random", np.sort(fifth))]:
-            yield Request(posterior.name.split("-")[0], told, model, draws, rows)
+            yield Request(posterior.name.split("-")[0], told, model, draws, rows, True)
 
 
 def measure(request: Request) -> Row:
@@ -97,7 +103,7 @@ def measure(request: Request) -> Row:
             found[name].append(made.evidence.cost.gradients / min(made.evidence.ess.values()))
             if name == "warm":
                 steps.append(made.evidence.cost.gradients / refit_transitions(CHAINS, draws.n_draws, is_warm=True))
-                again += bool(made.diagnostics.again)
+                again += bool(made.diagnostics.before)
                 rhat = max(rhat, *made.diagnostics.rhat.values())
     parameters = sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params))
     return Row(request, parameters, **found, steps=float(np.mean(steps)), again=again, rhat=rhat)
@@ -146,7 +152,8 @@ def run() -> Iterator[str]:
     yield HEAD
     for request in requests():
         try:
-            rows.append(measure(request))
+            with jax.enable_x64(request.is_wide):
+                rows.append(measure(request))
         except pe.errors.ImproperPosteriorError:
             continue  # the group has a parameter of its own, with a flat prior
         lines.append(line(rows[-1]))
