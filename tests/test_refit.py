@@ -131,6 +131,12 @@ def test_chains_that_disagree_lead_to_a_cold_refit():
     assert result.rungs[0].erased.diagnostics.warmup == 500
 
 
+def test_a_refit_that_cannot_pass_is_not_started():
+    result = pe.erase(MODEL, DRAWS, ROWS, policy=pe.Policy(ess=1e5))
+    assert "Refit: it returns 4000 draws, as went in, and 1e+05 effective ones are asked for" in result.verdict.reason
+    assert result.rungs[-1].erased is None
+
+
 def test_a_refit_that_would_take_too_long_is_not_started():
     policy = dataclasses.replace(NOTHING_ELSE, refit_seconds=0.0)
     result = pe.erase(MODEL, DRAWS, ROWS, policy=policy)
