@@ -355,7 +355,7 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     assert told["files"].keys() == {"report", "verdict", "diagnostics"}
     assert "Give the model as well: --model module:function" in told["verdict"]["advice"]
     assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
-    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9", "--policy", "refit=false")
+    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9", "--no-refit")
     assert ended(monkeypatch, "erase", "fit.nc", *model, "--out", "kept.nc") == REFUSED
     told = capsys.readouterr().out
     assert "or allow a refit: --policy refit=true." in told.lower()

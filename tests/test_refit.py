@@ -48,7 +48,7 @@ def test_erase_ends_in_a_refit_that_is_right():
     assert (result.verdict.kind, result.verdict.draws) == ("refitted", "refitted")
     last = result.rungs[-1]
     assert last.erased.diagnostics.warmup == WARM_WARMUP
-    assert last.erased.diagnostics.again == ""
+    assert last.erased.diagnostics.before == ()
     assert 0.2 < last.expected.gradients / last.cost.gradients < 5
     assert_moments(values_of(result.draws), KNOWN.mean(KEPT), KNOWN.variance(KEPT), efficiency=0.5)
     with rejected():
@@ -101,13 +101,26 @@ def test_what_a_warm_start_gets_wrong_is_run_again(monkeypatch, trouble):
     found = refitted()
     assert found.diagnostics.warmup == 500
     expected = {"chains that disagree": "R̂ was", "divergences": "3 transitions", "a singular matrix": "not positive"}
-    assert expected[trouble] in found.diagnostics.again
-    assert found.diagnostics.again in str(found.diagnostics)
+    assert expected[trouble] in found.diagnostics.before[0]
+    assert found.diagnostics.before[0] in str(found.diagnostics)
+    assert len(found.diagnostics.before) == (2 if trouble == "divergences" else 1), "smaller steps first"
     assert found.evidence.rhat < 1.01
-    assert refitted(warm=0).diagnostics.again == ""
+    assert refitted(warm=0).diagnostics.before == ()
     if trouble != "a singular matrix":
         alone = refitted(warm=0).evidence.cost
         assert found.evidence.cost.gradients > 1.1 * alone.gradients, "both runs count"
+
+
+def test_few_draws_are_taken_from_longer_chains():
+    """From 4 chains of 100 draws R̂ would be above 1.02 by chance; and 20 chains would be 20 warm-ups."""
+    for chains, length in ((4, 100), (20, 100)):
+        few = pe.Draws(KNOWN.sample(EVERYONE, (chains, length), seed=0))
+        found = refitted(few)
+        assert (found.draws.n_chains, found.draws.n_draws) == (chains, length)
+        assert found.evidence.rhat < 1.02
+        assert found.diagnostics.before == ()
+        assert min(found.evidence.ess.values()) < 2 * chains * length
+        assert len(np.unique(values_of(found.draws)[:, 0])) > 0.9 * chains * length
 
 
 def test_chains_that_disagree_lead_to_a_cold_refit():
@@ -116,6 +129,12 @@ def test_chains_that_disagree_lead_to_a_cold_refit():
     assert [rung.name for rung in result.rungs] == ["Refit"]
     assert result.verdict.accepted
     assert result.rungs[0].erased.diagnostics.warmup == 500
+
+
+def test_a_refit_that_cannot_pass_is_not_started():
+    result = pe.erase(MODEL, DRAWS, ROWS, policy=pe.Policy(ess=1e5))
+    assert "Refit: it returns 4000 draws, as went in, and 1e+05 effective ones are asked for" in result.verdict.reason
+    assert result.rungs[-1].erased is None
 
 
 def test_a_refit_that_would_take_too_long_is_not_started():

@@ -371,7 +371,7 @@ def test_calls_are_counted_and_few(fitted):
     assert 400 <= result.verdict.ess < moved < 900  # no more than the policy's effective draws need
     assert spent["log_density"] < 2.1 * n + 30 * moved  # all draws with all rows and with the kept ones; moves
     assert spent["gradient"] < 20 * moved + LOOKED_AT  # the draws are held against the model at so many
-    refitted = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Refit()], policy=pe.Policy(refit=True))
+    refitted = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Refit(warm=0)])
     in_gradients = spent["gradient"] + (spent["log_density"] - 2 * n) / 3
     assert in_gradients < refitted.rungs[-1].cost.evaluations / 4
 

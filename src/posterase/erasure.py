@@ -96,6 +96,9 @@ FEWEST_DRAWS = 20
 MOST_ESS_SHARE = 0.25
 """Where more effective draws are asked for, as a share of all, too few of them do not speak against a metric."""
 
+MOST_EFFICIENCY = 2.0
+"""A draw of NUTS is worth no more than so many independent ones."""
+
 NO_COST = Cost()
 
 MENDED: frozenset[Cause] = frozenset({"divergences", "rhat", "ess"})
@@ -538,6 +541,18 @@ def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Eraser]) ->
     return "" if any(each.samples_anew for each in methods) else ADD
 
 
+def expect_refit(model: AbstractModel, draws: Draws, steps: float = 0.0) -> Expected:
+    """What a refit would take, from the time of this model's gradient on this machine.
+
+    `steps` are those of a trajectory of length π/2, where moves of the draws have measured them.
+    """
+    chains = refit_chains(draws.n_chains, draws.n_draws)
+    thetas, like = unconstrained(model, draws)
+    seconds = time_gradient(LogDensity(model), thetas[:chains], like).together
+    gradients = expected_refit_gradients(draws.n_chains, draws.n_draws, thetas.shape[1], steps)
+    return Expected(gradients, IMBALANCE * gradients / chains * seconds)
+
+
 def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Eraser], list[Objection]]:
     """The methods that `erase` would try, in order; and what speaks against anything but a refit."""
     doubts = _doubts(draws, chain_agreement(draws), policy, 0.0)
@@ -670,6 +685,10 @@ class _Climb(NamedTuple):
         show: Callable[[str], None],
     ) -> Rung:
         """Refit from the nearest draws that there are, unless it is expected to take too long."""
+        n = self.draws.n_chains * self.draws.n_draws
+        if self.policy.least_ess > MOST_EFFICIENCY * n:
+            said = f"it returns {n} draws, as went in, and {self.policy.least_ess:.4g} effective ones are asked for"
+            return Rung("Refit", None, [Objection("ess", said, "draw more.")], 0.0)
         limit, started = self.policy.refit_seconds, time.perf_counter()
         expected = None if eraser.sampler is not None else self.expected(tried)
         if expected is not None:
@@ -688,7 +707,6 @@ class _Climb(NamedTuple):
         def objection(erased: Erased) -> str:
             first.append((erased, self._judge(jax.random.fold_in(key, 0), eraser, erased)))
             # Another metric does not give many more effective draws than there are.
-            n = self.draws.n_chains * self.draws.n_draws
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
             return next((each.reason for each in first[0][1].objections if each.cause != ignored), "")
 
@@ -701,24 +719,31 @@ class _Climb(NamedTuple):
             again = self._judge(key, eraser, erased)
             return dataclasses.replace(again, moves=again.moves.plus(rung.moves))
 
+        nearest = _nearest(tried, self.draws)
+        if not tried:  # doubts led straight here: weights cost next to nothing
+            nearest = self._weighted(key)
         apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
-        start = Start(_nearest(tried, self.draws), not apart, objection, report)
+        start = Start(nearest, not apart, objection, report)
         rung = self._judged(eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start), judge)
         return dataclasses.replace(rung, expected=expected)
 
-    def expected(self, tried: list[Rung]) -> Expected | None:
-        """What a refit would take, from the time of this model's gradient on this machine."""
-        draws, steps = self.draws, max((rung.steps for rung in tried), default=0.0)
-        chains = refit_chains(draws.n_chains, draws.n_draws)
+    def _weighted(self, key: Key[Array, ""]) -> Draws:
+        """The draws with weights of the kept posterior, where these can be computed."""
         try:
-            thetas, like = unconstrained(self.kept, draws)
-            seconds = time_gradient(LogDensity(self.kept), thetas[:chains], like).together
+            return Reweight()(key, self.model, self.draws, self.removal).draws
+        except Exception as error:
+            if numerical_failure(error) is None:
+                raise
+            return self.draws
+
+    def expected(self, tried: list[Rung]) -> Expected | None:
+        """What a refit would take; None where the gradient cannot be evaluated."""
+        try:
+            return expect_refit(self.kept, self.draws, max((rung.steps for rung in tried), default=0.0))
         except Exception as error:
             if numerical_failure(error) is None:
                 raise
             return None
-        gradients = expected_refit_gradients(draws.n_chains, draws.n_draws, thetas.shape[1], steps)
-        return Expected(gradients, IMBALANCE * gradients / chains * seconds)
 
     def _judged(self, eraser: Eraser, run: Callable[[], Erased], judge: Callable[[Erased], Rung]) -> Rung:
         """Run a method and judge what it returns; what fails in it speaks against it."""

@@ -146,6 +146,7 @@ class AbstractModel(eqx.Module):
         draws: int,
         warmup: int,
         covariance: Float[np.ndarray, "d d"] | None = None,
+        target_acceptance: float = 0.8,
     ) -> OwnSample | None:
         """Draws by the model's own sampler, a chain from each initial point; None: it has none.
 

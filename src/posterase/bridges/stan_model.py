@@ -367,6 +367,7 @@ class StanModel(AbstractModel):
         draws: int,
         warmup: int,
         covariance: Float[np.ndarray, "d d"] | None = None,
+        target_acceptance: float = 0.8,
     ) -> OwnSample | None:
         if not self.host.program.samples:
             return None
@@ -385,7 +386,8 @@ class StanModel(AbstractModel):
             if isinstance(posterior, WithAbsentRows):
                 inverse_mass = inverse_mass[np.ix_(posterior.free, posterior.free)]
             inverse_mass = np.ascontiguousarray(inverse_mass)
-        made = host.program.sample(host.opened(np.asarray(self.data)).data, seed, starts, draws, warmup, inverse_mass)
+        own = host.opened(np.asarray(self.data)).data
+        made = host.program.sample(own, seed, starts, draws, warmup, inverse_mass, target_acceptance)
         params = made.params
         if isinstance(posterior, WithAbsentRows):
             kept = host.flat(params, 2)

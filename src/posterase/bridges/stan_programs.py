@@ -129,6 +129,7 @@ class StanProgram(abc.ABC):
         draws: int,
         warmup: int,
         inverse_mass: Float[np.ndarray, "d d"] | None = None,
+        target_acceptance: float = 0.8,
     ) -> Chains:
         """Stan's NUTS, a chain from every initial point; with an inverse mass matrix, or with one that it adapts."""
         raise NotImplementedError
@@ -184,12 +185,13 @@ class PyStanProgram(StanProgram):
         draws: int,
         warmup: int,
         inverse_mass: Float[np.ndarray, "d d"] | None = None,
+        target_acceptance: float = 0.8,
     ) -> Chains:
         library = _loaded(str(_compiled(self.code, with_sampler=True)), with_sampler=True)
         posterior = PyStanPosterior(library, data, self.calls)
         with ThreadPoolExecutor(min(len(initial), os.cpu_count() or 1)) as pool:
             running = [
-                pool.submit(posterior.sample, seed, number, start, draws, warmup, inverse_mass)
+                pool.submit(posterior.sample, seed, number, start, draws, warmup, inverse_mass, target_acceptance)
                 for number, start in enumerate(initial, 1)
             ]
             try:
@@ -261,6 +263,7 @@ class PyStanPosterior(StanPosterior):
         draws: int,
         warmup: int,
         inverse_mass: Float[np.ndarray, "d d"] | None,
+        target_acceptance: float,
     ) -> Table:
         """One chain, its warm-up first."""
         width = len(OF_SAMPLER) + self.widths["everything"]
@@ -268,7 +271,7 @@ class PyStanPosterior(StanPosterior):
         initial = as_json({name: np.asarray(each) for name, each in start.items()})
         metric = None if inverse_mass is None else inverse_mass.ctypes.data_as(ctypes.c_void_p)
         step = 1.0 if inverse_mass is None else len(inverse_mass) ** -0.25
-        settings = (ctypes.c_double(step), seed, chain, warmup, draws, ctypes.c_double(0.8), 10)
+        settings = (ctypes.c_double(step), seed, chain, warmup, draws, ctypes.c_double(target_acceptance), 10)
         if self.library.pe_sample(self.program, initial, metric, *settings, values, message, ROOM):
             raise refused(message.value.decode(errors="replace"))
         return values

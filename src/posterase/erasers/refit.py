@@ -3,8 +3,8 @@
 **Warm start.** Chains start at draws that are near the kept posterior: those of the full posterior, or those that other
 methods have moved, picked at random. The covariance of these draws is the metric, so that only the step size is left to
 adapt (`posterase.sampling.warm_nuts`). Where the chains then disagree or diverge, they are run once more with a full
-warm-up that takes nothing from the draws but where it starts, after divergences with smaller steps: a bad metric costs
-time, and nothing else.
+warm-up that takes nothing from the draws but where it starts: a bad metric costs time, and nothing else. Where
+transitions diverge, smaller steps are tried first.
 
 By NUTS where all rows fit a step, by the model's own sampler where it has one (Stan), or by the SG-MCMC recipe that
 made the draws, its step sizes rescaled by N/N′ as the sum over rows has shrunk.
@@ -20,6 +20,7 @@ from typing import ClassVar, NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Key, PyTree
 
 from posterase.checks import is_a, whole_number
@@ -27,7 +28,7 @@ from posterase.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
 from posterase.model import AbstractModel, OwnSample
-from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains
+from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains, refit_length
 from posterase.numerics.densities import constrained
 from posterase.numerics.failures import numerical_failure
 from posterase.objections import Objection
@@ -38,6 +39,8 @@ from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
 from posterase.sampling.warm_nuts import warm_nuts, warm_start
+
+MOST_RUNS = 3
 
 STEPS, SMALL_STEPS = 0.8, 0.95
 """The acceptance rate that step sizes are adapted to; and where transitions have diverged."""
@@ -56,8 +59,8 @@ class RefitDiagnostics:
     chains: int
     warmup: int
     """Steps of each chain before the first draw."""
-    again: str = ""
-    """What was wrong with chains from a warm start, where these are the second ones."""
+    before: tuple[str, ...] = ()
+    """What was wrong with earlier runs, where this is not the first."""
 
     @property
     def brief(self) -> str:
@@ -65,10 +68,9 @@ class RefitDiagnostics:
         return f"R̂ {max(self.rhat.values()):.3f}, ESS {min(self.ess.values()):.0f}"
 
     def __str__(self) -> str:
-        again = f"; a second run, since after a warm start {self.again}" if self.again else ""
-        return (
-            f"{self.chains} chains, {self.warmup} steps of warm-up: {self.brief}, {self.divergences} divergences{again}"
-        )
+        before = f"; run again, since {', then '.join(self.before)}" if self.before else ""
+        chains = f"{self.chains} chains, {self.warmup} steps of warm-up"
+        return f"{chains}: {self.brief}, {self.divergences} divergences{before}"
 
 
 class Chains(NamedTuple):
@@ -149,26 +151,36 @@ class Refit(Eraser):
         """The same from other draws: nearer ones, that were moved."""
         run = _Run(self, model, model.without(removal), draws, start)
         if self.sampler is not None:
-            return run.erased(run.stochastic(key), self.warmup)
-        if not (self.warm and start.is_warm):
-            return run.erased(run.cold(key), self.warmup)
-        first: Chains | None = None
-        try:
-            first = run.from_warm_start(key)
-        except Exception as error:
-            failed = numerical_failure(error)
-            if failed is None:
-                raise
-            again = failed.problem
-        if first is not None:
-            erased = run.erased(first, self.warm)
-            again = (start.objection or _doubt)(erased)
-            if not again:
+            return run.erased(run.stochastic(key), self.warmup, ())
+        setting, cost = Setting(bool(self.warm and start.is_warm), STEPS, run.length), Cost()
+        before: tuple[str, ...] = ()
+        while True:
+            doubt, diverged, erased = run.attempt(jax.random.fold_in(key, len(before)), setting, cost, before)
+            harder = setting.after(diverged=diverged)
+            if erased is not None and (not doubt or harder is None or len(before) == MOST_RUNS - 1):
                 return erased
-        diverged = first is not None and first.divergences > 0
-        second = run.cold(jax.random.fold_in(key, 1), SMALL_STEPS if diverged else STEPS)
-        cost = second.cost if first is None else first.cost.plus(second.cost)
-        return run.erased(second._replace(cost=cost), self.warmup, again)
+            before = (*before, doubt)
+            cost = cost if erased is None else erased.evidence.cost
+            setting = harder or setting.without_metric()
+
+
+class Setting(NamedTuple):
+    """How chains are run."""
+
+    is_warm: bool
+    target_acceptance: float
+    length: int
+    """Draws of each chain."""
+
+    def after(self, *, diverged: bool) -> Setting | None:
+        """What to try where these chains did not pass: smaller steps after divergences, else a longer cold run."""
+        if diverged and self.target_acceptance == STEPS:
+            return self._replace(target_acceptance=SMALL_STEPS)
+        return self.without_metric() if self.is_warm else None
+
+    def without_metric(self) -> Setting:
+        """A full warm-up, and longer chains: with few draws R̂ is too large by chance alone."""
+        return self._replace(is_warm=False, length=2 * self.length)
 
 
 class _Run(NamedTuple):
@@ -187,7 +199,7 @@ class _Run(NamedTuple):
     @property
     def length(self) -> int:
         """Draws of each chain."""
-        return max(-(-self.draws.n_chains * self.draws.n_draws // self.chains), 4)
+        return refit_length(self.draws.n_chains, self.draws.n_draws)
 
     def initial(self, key: Key[Array, ""]) -> PyTree:
         """Draws picked by their weights, one for each chain."""
@@ -196,23 +208,41 @@ class _Run(NamedTuple):
         places = jax.random.choice(key, n, (self.chains,), p=starts.weights.ravel())
         return jax.tree.map(lambda leaf: leaf[places], starts.flat())
 
-    def from_warm_start(self, key: Key[Array, ""]) -> Chains:
+    def attempt(
+        self, key: Key[Array, ""], setting: Setting, cost: Cost, before: tuple[str, ...]
+    ) -> tuple[str, bool, Erased | None]:
+        """What speaks against a run, or ""; whether it diverged; and what it returned, the cost of runs before added.
+
+        The failure of a computation is None where the draws' metric may be to blame.
+        """
+        try:
+            made = (self.from_warm_start if setting.is_warm else self.cold)(key, setting)
+        except Exception as error:
+            failed = numerical_failure(error)
+            if failed is None or not setting.is_warm:
+                raise
+            return failed.problem, False, None
+        warmup = self.options.warm if setting.is_warm else self.options.warmup
+        erased = self.erased(made._replace(cost=cost.plus(made.cost)), warmup, before)
+        return (self.start.objection or _doubt)(erased), made.divergences > 0, erased
+
+    def from_warm_start(self, key: Key[Array, ""], setting: Setting) -> Chains:
         """By NUTS, in coordinates that the draws give."""
-        start, warm = warm_start(self.kept, self.start.draws), self.options.warm
-        own = self.kept.sampled(seed_of(key), self.initial(key), self.length, warm, start.covariance)
+        start, warm, (_, target, length) = warm_start(self.kept, self.start.draws), self.options.warm, setting
+        own = self.kept.sampled(seed_of(key), self.initial(key), length, warm, start.covariance, target)
         if own is not None:
             return self._own(own)
-        made = warm_nuts(key, self.kept, start, self.chains, self.length, warm, self._tell)
+        made = warm_nuts(key, self.kept, start, self.chains, length, warm, target, self._tell)
         flat = made.thetas.reshape(-1, made.thetas.shape[-1])
-        fresh = Draws(constrained(self.kept, flat, start.like, self.draws, (self.chains, self.length)))
+        fresh = Draws(constrained(self.kept, flat, start.like, self.draws, (self.chains, length)))
         cost = Cost(gradients=made.gradients, sequential=made.sequential)
         return Chains(fresh, *mixing(fresh), made.divergences, cost)
 
-    def cold(self, key: Key[Array, ""], target_acceptance: float = STEPS) -> Chains:
+    def cold(self, key: Key[Array, ""], setting: Setting) -> Chains:
         """By NUTS, with a warm-up of its own."""
         pick, run = jax.random.split(key)
-        initial, warmup = self.initial(pick), self.options.warmup
-        own = self.kept.sampled(seed_of(run), initial, self.length, warmup)
+        initial, warmup, (_, target, length) = self.initial(pick), self.options.warmup, setting
+        own = self.kept.sampled(seed_of(run), initial, length, warmup, target_acceptance=target)
         if own is not None:
             return self._own(own)
         seen: list[tuple[int, float]] = []
@@ -224,9 +254,7 @@ class _Run(NamedTuple):
                 self._tell(done, total, (now - then) * (total - done) / (done - before))
 
         report = None if self.start.report is None else tell
-        sampled = nuts(
-            run, self.kept, initial, self.length, warmup=warmup, target_acceptance=target_acceptance, report=report
-        )
+        sampled = nuts(run, self.kept, initial, length, warmup=warmup, target_acceptance=target, report=report)
         found = sampled.diagnostics
         cost = Cost(gradients=found.gradients + found.warmup_gradients, sequential=found.sequential)
         return Chains(sampled.draws, found.rhat, found.ess, found.divergences, cost)
@@ -245,16 +273,16 @@ class _Run(NamedTuple):
         cost = Cost(gradients=share * self.chains * steps, sequential=steps)
         return Chains(fresh, *mixing(fresh), 0, cost)
 
-    def erased(self, made: Chains, warmup: int, again: str = "") -> Erased:
+    def erased(self, made: Chains, warmup: int, before: tuple[str, ...]) -> Erased:
         """What an eraser returns."""
-        diagnostics = RefitDiagnostics(made.rhat, made.ess, made.divergences, self.chains, warmup, again)
+        diagnostics = RefitDiagnostics(made.rhat, made.ess, made.divergences, self.chains, warmup, before)
+        draws = self.draws.replace(_dealt(made.draws, self.draws))
         evidence = Evidence(
-            ess=made.ess,
+            ess=_ess(made, draws),
             cost=made.cost,
             rhat=max(made.rhat.values()),
             flaw=_diverged(made.divergences) if made.divergences else None,
         )
-        draws = self.draws.replace(_dealt(made.draws, self.draws))
         return Erased(draws, diagnostics, evidence, samples_anew=True)
 
     def _own(self, own: OwnSample) -> Chains:
@@ -266,6 +294,18 @@ class _Run(NamedTuple):
     def _tell(self, done: int, total: int, left: float) -> None:
         if self.start.report is not None:
             self.start.report(f"{done / total:.0%} done", left)
+
+
+def _ess(made: Chains, draws: Draws) -> dict[str, float]:
+    """Effective draws of those that are returned: evenly spaced draws of these chains, in chains as long as theirs."""
+    if draws.n_chains * draws.n_draws == made.draws.n_chains * made.draws.n_draws:
+        return made.ess
+    length = draws.n_chains * draws.n_draws // made.draws.n_chains
+    chains = jax.tree.map(
+        lambda leaf: leaf[: made.draws.n_chains * length].reshape(made.draws.n_chains, length, *leaf.shape[1:]),
+        draws.flat(),
+    )
+    return mixing(Draws(chains))[1]
 
 
 def _doubt(erased: Erased) -> str:
@@ -287,10 +327,11 @@ def seed_of(key: Key[Array, ""]) -> int:
 
 
 def _dealt(fresh: Draws, like: Draws) -> PyTree:
-    """The new draws in the shape of the old ones, chains laid end to end."""
+    """The new draws in the shape of the old ones, chains laid end to end; evenly spaced ones, where there are more."""
+    wanted = like.n_chains * like.n_draws
+    places = np.linspace(0, fresh.n_chains * fresh.n_draws, wanted, endpoint=False).astype(int)
 
     def deal(new: Array, old: Array) -> Array:
-        flat = new.reshape(-1, *new.shape[2:])[: old.shape[0] * old.shape[1]]
-        return jnp.asarray(flat, old.dtype).reshape(old.shape)
+        return jnp.asarray(new.reshape(-1, *new.shape[2:])[places], old.dtype).reshape(old.shape)
 
     return jax.tree.map(deal, fresh.params, like.params)

@@ -99,8 +99,13 @@ def erase(
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="An entry of the policy, epsilon=0.01 or refit=true; repeatable.", metavar="NAME=VALUE"),
+        typer.Option(
+            help="An entry of the policy, epsilon=0.01 or refit_seconds=60; repeatable.", metavar="NAME=VALUE"
+        ),
     ] = None,
+    no_refit: Annotated[
+        bool, typer.Option("--no-refit", help="Refuse where nothing but a new fit (NUTS) would pass. Default: refit.")
+    ] = False,
     seed: JobSeed = None,
     mesh: MeshName = None,
     dry_run: Annotated[
@@ -125,7 +130,9 @@ def erase(
     from posterase.erasure import erase as erased
     from posterase.interfaces.jobs import Job, policy_flags
 
-    entries = policy_flags(policy or []) | ({} if ess is None else {"ess": ess})
+    entries = (
+        policy_flags(policy or []) | ({} if ess is None else {"ess": ess}) | ({"refit": False} if no_refit else {})
+    )
     selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
     flags = {**selected, "seed": seed, "mesh": mesh}
     outputs = {

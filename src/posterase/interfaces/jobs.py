@@ -272,7 +272,7 @@ def ids(text: str) -> str | list[int]:
 
 
 def policy_flags(flags: Iterable[str]) -> dict[str, Any]:
-    """`epsilon=0.01`, `refit=true`: entries of a policy from the command line."""
+    """`epsilon=0.01`, `refit=false`: entries of a policy from the command line."""
     found: dict[str, Any] = {}
     for flag in flags:
         name, equals, value = flag.partition("=")
@@ -282,7 +282,7 @@ def policy_flags(flags: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             equals = ""
         if not equals:
-            raise JobError(f"--policy: {flag!r} is no entry of a policy.", "write it as epsilon=0.01, or refit=true.")
+            raise JobError(f"--policy: {flag!r} is no entry of a policy.", "write it as epsilon=0.01, or refit=false.")
     return found
 
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 REFIT_CHAINS, REFIT_WARMUP, WARM_WARMUP = range(2, 65), 500, 75
 """Chains of a refit; steps of its warm-up, cold and from a warm start."""
 
-FEWEST_REFIT_DRAWS = 100
-"""Draws in so many chains of at least so many draws are refitted in like chains, others in four."""
+FEWEST_REFIT_DRAWS = 250
+"""Draws in so many chains of at least so many draws are refitted in like chains, others in four. Chains are never
+shorter, for the sake of R̂: where fewer are asked for, evenly spaced ones are returned."""
 
 REFIT_LEAPFROGS, HARD_REFIT_LEAPFROGS = 2.2, 4.4
 """A transition of NUTS takes at least so many times the leapfrog steps of a trajectory of length π/2; the second where
@@ -24,9 +25,15 @@ def refit_chains(chains: int, draws: int) -> int:
     return chains if chains in REFIT_CHAINS and draws >= FEWEST_REFIT_DRAWS else 4
 
 
+def refit_length(chains: int, draws: int) -> int:
+    """How many draws of each chain a refit takes."""
+    return max(-(-chains * draws // refit_chains(chains, draws)), FEWEST_REFIT_DRAWS)
+
+
 def refit_transitions(chains: int, draws: int, *, is_warm: bool = False) -> int:
     """How many transitions of NUTS a refit takes, with its warm-up, that returns draws of this shape."""
-    return chains * draws + refit_chains(chains, draws) * (WARM_WARMUP if is_warm else REFIT_WARMUP)
+    warmup = WARM_WARMUP if is_warm else REFIT_WARMUP
+    return refit_chains(chains, draws) * (refit_length(chains, draws) + warmup)
 
 
 def least_refit_gradients(

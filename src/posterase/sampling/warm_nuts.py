@@ -35,8 +35,6 @@ from posterase.numerics.transport_maps import MATRICES_UP_TO
 from posterase.precision import all_digits, as_jax, cast_floats, widest_float
 from posterase.sampling.effective_draws import effective_draws
 
-TARGET_ACCEPTANCE = 0.8
-
 PIECES = 10
 """A run is cut into about so many pieces, between which progress is shown."""
 
@@ -125,6 +123,7 @@ def warm_nuts(
     chains: int,
     draws: int,
     warmup: int,
+    target_acceptance: float,
     report: Callable[[int, int, float], None] | None = None,
 ) -> WarmSampled:
     """Draw from a model's posterior, from a warm start.
@@ -141,13 +140,15 @@ def warm_nuts(
         How many chains, and how many draws of each.
     warmup
         Steps before them, in which the step size is adapted.
+    target_acceptance
+        The acceptance rate that it is adapted to.
     report
         `report(done, steps, seconds left)` is called on the way.
     """
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     precise = RaveledDensity(LogDensity(model), cast_floats(start.like, widest_float()))
     frame = Frame(as_jax(start.centre, widest_float()), as_jax(start.scale, widest_float()))
-    sampler = _Sampler(key, precise, frame)
+    sampler = _Sampler(key, precise, frame, target_acceptance)
     state = sampler.begin(start.z(start.pick(random, chains)))
     piece, total, done, kept, out = -(-draws // PIECES), warmup + draws, 0, [], []
     while done < total:
@@ -210,17 +211,19 @@ class _Sampler(NamedTuple):
     key: Key[Array, ""]
     density: RaveledDensity
     frame: Frame
+    target_acceptance: float
 
     def begin(self, z: Float[np.ndarray, "chain d"]) -> _State:
         from blackjax.adaptation.step_size import dual_averaging_adaptation
 
         size = np.full(len(z), z.shape[1] ** -0.25)
-        averaging = dual_averaging_adaptation(TARGET_ACCEPTANCE)[0](size)
+        averaging = dual_averaging_adaptation(self.target_acceptance)[0](size)
         strong = type(averaging)(*(as_jax(np.broadcast_to(each, size.shape), _dtype(each)) for each in averaging))
         return _State(as_jax(z, widest_float()), strong)
 
     def go(self, state: _State, done: int, count: int, adapts: bool, room: int) -> tuple[_State, _Made]:
-        numbers = as_jax(done, np.int32), as_jax(count, np.int32), as_jax(adapts)
+        target = as_jax(self.target_acceptance, widest_float())
+        numbers = as_jax(done, np.int32), as_jax(count, np.int32), as_jax(adapts), target
         return _go(self.key, self.density, self.frame, state, *numbers, room)
 
 
@@ -238,15 +241,20 @@ def _go(
     done: Array,
     count: Array,
     adapts: Array,
+    target_acceptance: Array,
     room: int,
 ) -> tuple[_State, _Made]:
     """So many steps of every chain; the last `room` of them are returned."""
     from blackjax.adaptation.step_size import dual_averaging_adaptation
     from blackjax.mcmc import nuts
 
-    kernel, update = nuts.build_kernel(), dual_averaging_adaptation(TARGET_ACCEPTANCE)[1]
+    kernel = nuts.build_kernel()
 
-    def chain(key: Any, state: _State, density: Any, frame: Frame, done: Any, count: Any, adapts: Any) -> Any:
+    def chain(
+        key: Any, state: _State, density: Any, frame: Frame, done: Any, count: Any, adapts: Any, target: Any
+    ) -> Any:
+        update = dual_averaging_adaptation(target)[1]
+
         def at(z: Float[Array, " d"]) -> Float[Array, ""]:
             return density(frame.theta(z))
 
@@ -267,6 +275,6 @@ def _go(
         return _State(ended.position, averaging), kept, divergent, steps
 
     keys = jax.random.split(key, len(state.z))
-    found = devices.map_chains(chain, (keys, state), (density, frame, done, count, adapts))
+    found = devices.map_chains(chain, (keys, state), (density, frame, done, count, adapts, target_acceptance))
     state, kept, divergent, steps = found
     return state, _Made(kept, divergent, steps.sum(axis=1) + 1, steps.max(axis=0).sum() + 1)
