@@ -52,6 +52,9 @@ MOST_OF_A_REFIT = 0.25
 GIVEN_UP_AT = 1.0
 """No more moves are begun past this share of a refit: they had to repair draws, or forget slowly."""
 
+MOST_REFITS = 4.0
+"""The same for chains of a refit, after which nothing is left to try."""
+
 SPARE = 1.5
 """At least so many times the effective draws that are asked for are moved: moved draws hardly depend on each other."""
 
@@ -158,14 +161,14 @@ def make_output(
         all_visited, cost = _visits_all_modes(random, erased, request) if can_move else (True, Cost())
         if not (can_move and (must_move or not all_visited)):
             return Attempt(Output(erased.draws, request.kept, method.origin, erased.evidence.ess), cost)
-        attempt = _moved(random, erased, request, "refitted and moved")
+        attempt = _moved(random, erased, request, "refitted and moved", MOST_REFITS)
         return attempt._replace(cost=attempt.cost.plus(cost))
     if isinstance(request.model, StoredLikelihoods):
         return Attempt(_because(_subset(random, method, erased, request), erased.draws, NO_DENSITY))
     if is_network(erased.draws):
         reason = f"moves do not verify more than {MOST_PARAMETERS:,} parameters"
         return Attempt(Objection("not verified", reason, NETWORKS))
-    return _moved(random, erased, request, "moved")
+    return _moved(random, erased, request, "moved", GIVEN_UP_AT)
 
 
 def is_network(draws: Draws) -> bool:
@@ -181,9 +184,12 @@ def _visits_all_modes(random: np.random.Generator, erased: Erased, request: Requ
     return visits_all_modes(random, LogDensity(request.kept), like, thetas[: 2 * half].reshape(2, half, -1), before)
 
 
-def _moved(random: np.random.Generator, erased: Erased, request: Request, origin: Origin) -> Attempt:
+def _moved(
+    random: np.random.Generator, erased: Erased, request: Request, origin: Origin, most_refits: float
+) -> Attempt:
     """The draws resampled, moved and verified, or what speaks against them."""
-    draws, least = erased.draws, max(request.policy.least_ess, FEWEST)
+    is_suspect = origin == "refitted and moved"
+    draws, least = erased.draws, max(request.policy.least_ess, FEWEST) * (SPARE if is_suspect else 1)
     is_expensive = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
@@ -205,7 +211,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request, origin
         count = max(affordable, default=fewest)
         places = np.linspace(0, ancestors.shape[1], -(-count // 2), endpoint=False).astype(int)
         halves = tuple(-(-each // 2) for each in fewer)
-        return Plan(np.stack([places, places]), halves, GIVEN_UP_AT * refit, GIVEN_UP_AT * hard)
+        return Plan(np.stack([places, places]), halves, most_refits * refit, most_refits * hard)
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.
@@ -214,7 +220,7 @@ def _moved(random: np.random.Generator, erased: Erased, request: Request, origin
 
     found = thetas[ancestors]
     before, _ = unconstrained(request.kept, request.before)
-    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, before)
+    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, before, is_suspect)
     objection = _objection(moved, like)
     if objection is not None:
         near = _as_draws(moved, request.kept, like, draws) if objection.cause in ("drift", "not verified") else None

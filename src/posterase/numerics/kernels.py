@@ -42,7 +42,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.extra_chances import Frame, Noise, RaveledDensity, State, block_size, evaluate_blocks, sweep
-from posterase.numerics.modes import AT_ONCE, MOST_PARAMETERS, Found, climb, find_modes
+from posterase.numerics.modes import MOST_PARAMETERS, Found, at_once, climb, find_modes
 from posterase.numerics.moves import COARSE, half_covariances
 from posterase.precision import as_jax
 
@@ -385,7 +385,7 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
     ]
     if kernels.can_find_modes:
         frame = jax.tree.map(lambda leaf: leaf[0], kernels.frame)
-        points = as_jax(np.zeros((AT_ONCE, thetas.shape[1])), kernels.precision)
+        points = as_jax(np.zeros((at_once(kernels.density), thetas.shape[1])), kernels.precision)
         lowered.append(climb.lower(kernels.density, frame, points, counts[0]))  # type: ignore[attr-defined]
     return lowered
 

@@ -45,8 +45,9 @@ from posterase.quick_compilation import quick_jit
 MOST_PARAMETERS = 50
 """Above this no modes are looked for: few points in so many directions would find none."""
 
-AT_ONCE, FROM_DRAWS = 32, 4
-"""Points that climb, or have their gradients taken, at once; so many are draws, whose own modes are to be known."""
+AT_ONCE, AT_ONCE_OUTSIDE, FROM_DRAWS = 32, 16, 4
+"""Points that climb, or have their gradients taken, at once, the second where gradients are expensive; and how many of
+them are draws, whose own modes are to be known."""
 
 NEAR, FAR = 3.0, 300.0
 """How far from the draws' centre dispersed points lie, in standard deviations."""
@@ -146,7 +147,7 @@ def find_modes(
         The draws that went in: an image of a visited mode is left alone only where they had left it alone.
     """
     search = _Search(density, frame)
-    modes = search.modes(_points(random, z))
+    modes = search.modes(_points(random, z, search.size))
     bulk = height + z.shape[1] / 2 * (1 + math.log(2 * math.pi))  # Gaussians have the most entropy
     heavy = [mode for mode in modes if mode.share_of(z) >= VISITED or mode.log_mass > bulk + LEAST_LOG_MASS]
     unvisited = [mode for mode in heavy if mode.share_of(z) < VISITED]
@@ -160,11 +161,16 @@ def find_modes(
     return Found(heavy, missed, len(visited), len(left_alone), search.gradients, search.sequential)
 
 
-def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "size d"]:
+def at_once(density: RaveledDensity) -> int:
+    """How many points climb."""
+    return AT_ONCE_OUTSIDE if density.density.model.gradients_are_dear else AT_ONCE
+
+
+def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"], size: int) -> Float[np.ndarray, "size d"]:
     """Draws, and points in random directions from their centre, every other one along a single coordinate."""
     d = z.shape[1]
     own = z[random.integers(len(z), size=FROM_DRAWS)]
-    directions = random.normal(size=(AT_ONCE - FROM_DRAWS, d))
+    directions = random.normal(size=(size - FROM_DRAWS, d))
     alone = np.arange(len(directions)) % 2 == 1
     axes = (
         np.eye(d)[np.arange(len(directions)) // 2 % d]
@@ -184,7 +190,7 @@ class _Search:
     """Climbs, and Newton's method from where they end; and what they have cost."""
 
     def __init__(self, density: RaveledDensity, frame: Frame):
-        self.density, self.frame = density, frame
+        self.density, self.frame, self.size = density, frame, at_once(density)
         self.gradients, self.sequential = 0.0, 0
 
     def modes(self, points: Float[np.ndarray, "size d"]) -> list[Mode]:
@@ -204,12 +210,12 @@ class _Search:
     ) -> tuple[Float[np.ndarray, "n d"], Float[np.ndarray, " n"], Float[np.ndarray, "n d"]]:
         """Where points end after at most so many steps; the log density, and its gradient there."""
         n, precision = len(points), self.frame.centre.dtype
-        padded = np.pad(points, ((0, -n % AT_ONCE), (0, 0)), mode="edge").reshape(-1, AT_ONCE, points.shape[1])
+        padded = np.pad(points, ((0, -n % self.size), (0, 0)), mode="edge").reshape(-1, self.size, points.shape[1])
         parts = []
         for part in padded:
             *out, steps = climb(self.density, self.frame, as_jax(part, precision), as_jax(most, np.int32))
             parts.append([np.asarray(leaf, np.float64) for leaf in out])
-            self.gradients += (int(steps) + 1) * AT_ONCE
+            self.gradients += (int(steps) + 1) * self.size
             self.sequential += int(steps) + 1
         z, value, gradient = (np.concatenate(leaves)[:n] for leaves in zip(*parts, strict=True))
         return z, np.where(np.isnan(value), -np.inf, value), gradient

@@ -62,8 +62,11 @@ MOST_METHODS = 3
 MOST_LOOKS, MOST_DRIFTS = 6, 3
 """Tests for drift; and how many of them may find it before draws are given up."""
 
-MISSED_SD, MISSED_ERRORS = 0.1, 4.0
+MISSED_SD, MISSED_ERRORS = 0.15, 8.0
 """Moves go on until they cannot have missed an error of more than so many standard deviations, or standard errors."""
+
+SUSPECT_SD, SUSPECT_ERRORS = 0.1, 4.0
+"""The same for draws that something speaks against: they drifted, or their chains diverged or disagreed."""
 
 
 class Plan(NamedTuple):
@@ -163,6 +166,7 @@ def refresh(
     choose: Choose,
     watched: Watched | None,
     before: Float[np.ndarray, "n d"] | None = None,
+    is_suspect: bool = False,
 ) -> Refreshed:
     """Move draws until every one has moved, none of their values correlates with where they came from, and none drifts.
 
@@ -184,6 +188,8 @@ def refresh(
         A function of raveled draws that must not correlate either.
     before
         The draws that went in, which say which modes the fit knew. None: these.
+    is_suspect
+        Whether something speaks against the draws, so that less may be missed.
 
     Returns
     -------
@@ -191,7 +197,11 @@ def refresh(
         Draws that the kernels do not fit come back unmoved.
     """
     known = np.concatenate(thetas) if before is None else before
-    return _precisely(density, like, thetas, lambda kernels: _refresh(random, kernels, groups, choose, watched, known))
+
+    def run(kernels: Kernels) -> Refreshed:
+        return _refresh(random, kernels, groups, choose, watched, known, is_suspect)
+
+    return _precisely(density, like, thetas, run)
 
 
 def visits_all_modes(
@@ -231,6 +241,7 @@ def _refresh(
     choose: Choose,
     watched: Watched | None,
     before: Float[np.ndarray, "n d"],
+    is_suspect: bool,
 ) -> Refreshed:
     tuned = kernels.tune(random)
     if tuned is None:
@@ -242,7 +253,7 @@ def _refresh(
     run = _Run(random, kernels, tuned, plan, groups, watched)
     if not run.is_finite():  # the density or its gradient is no number there
         return Refreshed(run.starts, plan.places, 1.0, plan.places.size, kernels.cost, pace=pace)
-    verification = _verify(run)
+    verification = _verify(run, is_suspect)
     return Refreshed(
         thetas=run.thetas(),
         places=run.places,
@@ -257,30 +268,32 @@ def _refresh(
     )
 
 
-def _verify(run: _Run) -> Verification:
+def _verify(run: _Run, is_suspect: bool) -> Verification:
     """Move draws until they have forgotten and do not drift, or until it takes too much."""
     since, drifts, least_sweeps = None, 0, 1
     for look in range(1, MOST_LOOKS + 1):
         sweeps = run.mix(least_sweeps)
-        drift = find_drift(
-            run.origin if since is None else since,
-            run.columns(),
-            run.groups,
-            FALSE_ALARMS / (MOST_METHODS * MOST_LOOKS),
-        )
-        most_missed = max(MISSED_SD, MISSED_ERRORS / math.sqrt(2 * run.count))
-        verification = Verification(drift, drifts + drift.is_detected, look, most_missed)
+        start = run.origin if since is None else since
+        drift = find_drift(start, run.columns(), run.groups, FALSE_ALARMS / (MOST_METHODS * MOST_LOOKS))
+        is_suspect |= drift.is_doubtful
+        verification = Verification(drift, drifts + drift.is_detected, look, _most_missed(run.count, is_suspect))
         if verification.is_passed or verification.drifts == MOST_DRIFTS or run.is_over_budget():
             break
         least_sweeps = sweeps if look == 1 else 2 * least_sweeps
-        if drift.is_doubtful and not drift.is_detected:
-            since = run.columns()  # a fresh test
         if drift.is_detected:
             run.start_again()
             least_sweeps *= 2
             run.mix(least_sweeps)
-            since, drifts = run.columns(), drifts + 1
+            drifts += 1
+        if drift.is_doubtful:
+            since = run.columns()  # a fresh test
     return verification
+
+
+def _most_missed(count: int, is_suspect: bool) -> float:
+    """What moves of so many draws of each half may have missed."""
+    sd, errors = (SUSPECT_SD, SUSPECT_ERRORS) if is_suspect else (MISSED_SD, MISSED_ERRORS)
+    return max(sd, errors / math.sqrt(2 * count))
 
 
 class _Run:
