@@ -263,7 +263,10 @@ IN_ORDER = [
 ]
 LONG = ["demo", "reproduce gmm", "reproduce digits"]
 UNTIL_A_SIGNAL = ["serve", "requests work"]
-NOT_HERE = {"bench posteriors": "most of an hour: docs/results/posteriors.md"}
+NOT_HERE = {
+    "bench posteriors": "most of an hour: docs/results/posteriors.md",
+    "bench trust": "hours: docs/results/trust.md",
+}
 
 
 def example_of(name):

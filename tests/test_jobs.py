@@ -369,7 +369,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(here):
     told = json.loads(call("erase", "fit.nc", "--rows", "12-15", "--model", "visits:build", "--dry-run", "--json"))
     assert told["removed_rows"] == [12, 13, 14, 15]
     assert (told["rows"], told["doubts"]) == (100, [])
-    assert [each["method"] for each in told["methods"]] == ["Reweight", "Transport", "Rejuvenate", "Refit"]
+    assert [each["method"] for each in told["methods"]] == ["Reweight", "Transport", "Refit"]
     assert all(0 < each["again"] < each["first"] for each in told["methods"])
     evaluations = [each["evaluations"] for each in told["methods"]]
     assert sorted(evaluations) == evaluations, "the ladder is in order of cost"

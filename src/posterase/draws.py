@@ -175,11 +175,16 @@ class Draws(eqx.Module):
         shape = self.n_chains, self.n_draws
         n = shape[0] * shape[1]
         columns = [np.asarray(leaf).reshape(n, -1) for leaf in jax.tree.leaves(self.params)]
-        if any(len(np.unique(column[:, 0])) == n for column in columns if column.shape[1]):
-            return np.arange(n).reshape(shape)
+        places, may_repeat = np.arange(n), np.ones(n, bool)
+        for column in columns:
+            if column.shape[1]:
+                _, inverse, counts = np.unique(column[:, 0], return_inverse=True, return_counts=True)
+                may_repeat &= counts[inverse] > 1
         first: dict[bytes, int] = {}
-        rows = (b"".join(column[place].tobytes() for column in columns) for place in range(n))
-        return np.array([first.setdefault(row, place) for place, row in enumerate(rows)]).reshape(shape)
+        for place in np.flatnonzero(may_repeat).tolist():  # bytes of whole rows, only where first elements repeat
+            row = b"".join(column[place].tobytes() for column in columns)
+            places[place] = first.setdefault(row, place)
+        return places.reshape(shape)
 
     @property
     def n_distinct(self) -> int:

@@ -104,6 +104,9 @@ NO_COST = Cost()
 MENDED: frozenset[Cause] = frozenset({"divergences", "rhat", "ess"})
 """What moves can mend in chains that ran on the kept rows."""
 
+NOT_COVERED: frozenset[Cause] = frozenset({"drift", "not verified"})
+"""How it shows in moved draws that they miss a part of the target."""
+
 OUTPUT = 2**31 - 1
 """What a method's key is folded with for the moves of its output."""
 
@@ -776,6 +779,8 @@ class _Climb(NamedTuple):
             return self._rung(eraser, erased, [_improper(tails.flat)])
         made = self._output(key, eraser, erased, must_move)
         if isinstance(made.result, Objection):
+            if tails.distant and made.result.cause in NOT_COVERED:  # the cause of it
+                objections = [_distant(tails.distant)]
             return self._rung(eraser, erased, objections or [made.result], made)
         output, evidence = made.result, erased.evidence
         if eraser.samples_anew and output.is_verified:

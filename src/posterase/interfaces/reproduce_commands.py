@@ -311,7 +311,7 @@ def bench_trust(
     said: Said,
     out: Annotated[Path, typer.Option(help="The file to write; its folder is made.")] = Path("trust.md"),
     seeds: Annotated[int, typer.Option(min=1, help="Data sets of each family.")] = 5,
-    family: Annotated[list[str] | None, typer.Option(help="One of the families; may be given several times.")] = None,
+    family: Annotated[list[str] | None, typer.Option(help="One family; repeatable.", metavar="NAME")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes side by side, each on one core.")] = 1,
     refits: Annotated[bool, typer.Option("--refits/--no-refits", help="Refit in every case, to compare with.")] = True,
     resume: Annotated[

@@ -103,7 +103,7 @@ def values_and_gradients(
     return np.asarray(values, np.float64), np.asarray(slopes, np.float64)
 
 
-@quick_jit()
+@quick_jit(elements=lambda density, *rest: density.elements)
 def _mapped_gradient(
     density: Density, points: Float[Array, "m d"], like: PyTree
 ) -> tuple[Float[Array, " m"], Float[Array, "m d"]]:

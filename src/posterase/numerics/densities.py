@@ -138,7 +138,7 @@ def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray
     return np.asarray(values, np.float64)
 
 
-@quick_jit()
+@quick_jit(elements=lambda density, *rest: density.elements)
 def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"]:
     def at(one: PyTree, density: Density) -> Float[Array, ""]:
         return density(density.model.unconstrain(cast_floats(one, jnp.float64) if wide else one))
@@ -148,7 +148,7 @@ def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"
     return devices.map_draws(at, params, size, (density,))
 
 
-@quick_jit()
+@quick_jit(elements=lambda density, *rest: density.elements)
 def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wide: bool) -> Float[Array, " n"]:
     unravel = _unravel(like, wide)
 

@@ -98,11 +98,16 @@ class RaveledDensity(eqx.Module):
     one_by_one: bool = eqx.field(default=False, static=True)
     """Whether trajectories are computed one after the other."""
 
+    @property
+    def elements(self) -> int:
+        """Numbers of data that one evaluation passes over."""
+        return self.density.elements
+
     def __call__(self, theta: Float[Array, " d"]) -> Float[Array, ""]:
         return self.density(ravel_pytree(self.like)[1](theta))
 
 
-@quick_jit()
+@quick_jit(elements=lambda noise, density, *rest: density.elements)
 @all_digits()
 def sweep(
     noise: Noise,
@@ -122,7 +127,7 @@ def sweep(
     return jax.lax.map(half, (noise, frames, states, active, sizes, steps, chances))
 
 
-@quick_jit()
+@quick_jit(elements=lambda density, *rest: density.elements)
 @all_digits()
 def evaluate_blocks(
     density: RaveledDensity, frames: Frame, z: Float[Array, "2 m d"], blocks: Int[Array, " 2"], size: int

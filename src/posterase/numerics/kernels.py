@@ -126,6 +126,11 @@ class Kernels:
         return Cost(gradients=self.gradients, densities=self.densities, sequential=self.sequential)
 
     @property
+    def first_frame(self) -> Frame:
+        """The coordinates of the first half's draws."""
+        return Frame(as_jax(self.centres[0], self.precision), as_jax(self.scales[0], self.precision))
+
+    @property
     def can_find_modes(self) -> bool:
         """Whether there are few enough parameters."""
         return self.scales.ndim == 3 and self.thetas.shape[2] <= MOST_PARAMETERS
@@ -226,7 +231,7 @@ class Kernels:
         """
         if not self.can_find_modes:
             return None
-        frame = jax.tree.map(lambda leaf: leaf[0], self.frame)
+        frame = self.first_frame
         state, sound = self.trial
         flat = np.concatenate(self.thetas)
         now, before = ((each - self.centres[0]) @ np.linalg.inv(self.scales[0]).T for each in (flat, before))
@@ -366,6 +371,11 @@ _lowered_before: set[int] = set()
 
 def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "n d"], half: int) -> list[Any]:
     """The programs that move draws of this shape, `half` of them in each half, to be compiled; none if they were."""
+    leaves, structure = jax.tree.flatten((density, like))
+    signature = hash((structure, half, tuple((leaf.shape, str(leaf.dtype)) for leaf in map(jnp.asarray, leaves))))
+    if signature in _lowered_before:
+        return []
+    _lowered_before.add(signature)
     kernels = Kernels(density, jax.tree.map(as_jax, like), np.resize(thetas, (2, half, thetas.shape[1])))
     still = np.zeros((2, half))
     z = as_jax(np.zeros(kernels.thetas.shape), kernels.precision)
@@ -373,20 +383,15 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
     noise = Noise.draw(np.random.default_rng(0), kernels.thetas.shape, kernels.precision)
     sizes, counts = as_jax(np.zeros(2), kernels.precision), as_jax(np.ones(2), np.int32)
     arguments = noise, kernels.density, kernels.frame, state, as_jax(still.astype(bool)), sizes, counts, counts
-    leaves, structure = jax.tree.flatten(arguments)
-    signature = hash((structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)))
-    if signature in _lowered_before:
-        return []
-    _lowered_before.add(signature)
     size = block_size(density, half)
     lowered = [
         sweep.lower(*arguments),  # type: ignore[attr-defined]
         evaluate_blocks.lower(kernels.density, kernels.frame, z, counts, size),  # type: ignore[attr-defined]
     ]
     if kernels.can_find_modes:
-        frame = jax.tree.map(lambda leaf: leaf[0], kernels.frame)
+        frame = kernels.first_frame
         points = as_jax(np.zeros((at_once(kernels.density), thetas.shape[1])), kernels.precision)
-        lowered.append(climb.lower(kernels.density, frame, points, counts[0]))  # type: ignore[attr-defined]
+        lowered.append(climb.lower(kernels.density, frame, points, as_jax(1, np.int32)))  # type: ignore[attr-defined]
     return lowered
 
 

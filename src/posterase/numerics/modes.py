@@ -261,7 +261,7 @@ class _Climb(NamedTuple):
     """Where the density was a number last."""
 
 
-@quick_jit()
+@quick_jit(elements=lambda density, *rest: density.elements)
 @all_digits()
 def climb(
     density: RaveledDensity, frame: Frame, points: Float[Array, "size d"], most: Int[Array, ""]

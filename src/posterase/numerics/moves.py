@@ -292,7 +292,7 @@ def half_covariances(thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2
     if d > MATRICES_UP_TO or m < 2 * d:
         return variances
     centred = thetas - thetas.mean(axis=1, keepdims=True)
-    covariance = np.einsum("fmi,fmj->fij", centred, centred, optimize=True) / (m - 1)
+    covariance = np.swapaxes(centred, 1, 2) @ centred / (m - 1)
     trust = m / (m + d)
     return trust * covariance + (1 - trust) * np.stack([np.diag(one) for one in variances])
 

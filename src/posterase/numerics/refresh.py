@@ -38,8 +38,9 @@ MOST_CORRELATION = 0.3
 MOST_SWEEPS = 16
 """Trajectories of every draw until they have forgotten."""
 
-MOST_FOLLOWED, MOST_NUDGES = 2, 12
-"""Then, for the few that have not moved: single steps, and rounds of cheap moves."""
+MOST_FOLLOWED, MOST_NUDGES, LAST_STEP = 2, 12, 0.3
+"""Then, for the few that have not moved: single steps, and rounds of cheap moves. A step of this share is accepted by
+nearly every draw: a second one would cost every draw a gradient more."""
 
 SLOWING = 2.0
 """Draws forget more slowly the longer they are moved: so many times the sweeps are needed that the first one tells."""
@@ -387,7 +388,7 @@ class _Run:
             if self.moved.all():
                 return
             if number < MOST_FOLLOWED:
-                self.follow(0.5 ** (number + 1), one_step=True)
+                self.follow(LAST_STEP ** (number + 1), one_step=True)
             else:
                 self.take(self.kernels.stretch)
                 self.take(functools.partial(self.kernels.jump, far=0.0))

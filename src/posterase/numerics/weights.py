@@ -90,11 +90,13 @@ def smooth(log_weights: Float[np.ndarray, "chain draw"]) -> Smoothed:
     efficiency = relative_efficiency(raw)
     smoothed, pareto_k = _pareto_smooth(raw, efficiency)
     smoothed = smoothed - log_sum_exp(smoothed)
+    with np.errstate(over="ignore"):
+        ess = float(np.exp(-log_sum_exp(2 * smoothed)) * efficiency)
     return Smoothed(
         log_weights=smoothed,
         pareto_k=pareto_k,
         threshold=pareto_k_threshold(raw.size),
-        ess=float(np.exp(-log_sum_exp(2 * smoothed)) * efficiency),
+        ess=ess,
     )
 
 

@@ -12,7 +12,9 @@ Bayesian Analysis 16. Geyer (1992), Practical Markov chain Monte Carlo, Statisti
 from __future__ import annotations
 
 import math
+import weakref
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from scipy import fft
@@ -30,11 +32,26 @@ FEWEST_IN_HALF = 4
 """Halves of chains shorter than this have no autocorrelations to speak of."""
 
 
+_known: dict[tuple[int, ...], dict[str, float]] = {}
+"""Effective sizes of draws that are still in memory, by the identities of their arrays."""
+
+
 def effective_draws(draws: Draws) -> dict[str, float]:
     """The smaller of bulk and tail ESS, of the worst element of each parameter; infinite where none ever changes.
 
-    Never more than there are distinct draws, which shuffled copies would otherwise hide.
+    Never more than there are distinct draws, which shuffled copies would otherwise hide. The sizes of draws that are
+    still in memory are computed once.
     """
+    leaves = jax.tree.leaves(draws.params)
+    key = tuple(map(id, leaves))
+    if key not in _known:
+        _known[key] = _compute(draws)
+        for leaf in leaves:
+            weakref.finalize(leaf, _known.pop, key, None)
+    return dict(_known[key])
+
+
+def _compute(draws: Draws) -> dict[str, float]:
     sizes = {name: float(_worst(values)) for name, values in draws.columns().items()}
     distinct = float(draws.n_distinct)
     if distinct == draws.n_chains * draws.n_draws:  # antithetic chains may have more
