@@ -33,6 +33,7 @@ from posterase.model import AbstractModel
 from posterase.notes import Note
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
+from posterase.numerics.kernels import Halves
 from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh, visits_all_modes
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
 from posterase.objections import Objection
@@ -146,6 +147,12 @@ class Request(NamedTuple):
     before: Draws
     """The draws that went in."""
 
+    def halves(self) -> Halves:
+        """The draws that went in, raveled and unconstrained, in the halves that draws are resampled in."""
+        thetas, _ = unconstrained(self.kept, self.before)
+        first = first_half(self.before.n_chains, self.before.n_draws)
+        return thetas[first], thetas[~first]
+
 
 def make_output(
     key: Key[Array, ""], method: Eraser, erased: Erased, request: Request, *, must_move: bool = False
@@ -180,8 +187,8 @@ def _visits_all_modes(random: np.random.Generator, erased: Erased, request: Requ
     """Whether chains visit all modes that are found; and what the search took."""
     thetas, like = unconstrained(request.kept, erased.draws)
     half = len(thetas) // 2
-    before, _ = unconstrained(request.kept, request.before)
-    return visits_all_modes(random, LogDensity(request.kept), like, thetas[: 2 * half].reshape(2, half, -1), before)
+    halves = thetas[: 2 * half].reshape(2, half, -1)
+    return visits_all_modes(random, LogDensity(request.kept), like, halves, request.halves())
 
 
 def _moved(
@@ -219,8 +226,8 @@ def _moved(
         return evaluate_at(RemovedLogLikelihood(request.model, request.removal), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
-    before, _ = unconstrained(request.kept, request.before)
-    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, before, is_suspect)
+    known = request.halves()
+    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, known, is_suspect)
     objection = _objection(moved, like)
     if objection is not None:
         near = _as_draws(moved, request.kept, like, draws) if objection.cause in ("drift", "not verified") else None

@@ -15,6 +15,10 @@ with a small γ along the edges of a density, which trajectories run into.
 
 Stretches and jumps cost a density each, a third of a gradient, and only at the draws that they move.
 
+**Draws of a local mixture** (`numerics.local_mixtures`) that follows the other half's draws, and those that went in,
+lead from anywhere to anywhere in few dimensions: into thin arms, and out of them. A proposal z′ from a density q is
+accepted with probability min(1, target(z′) q(z) / (target(z) q(z′))).
+
 **Hops** lead from mode to mode, to those that no draw has visited too (`numerics.modes`).
 
 **Two halves.** The coordinates and the number of steps of one half are taken from the other half, and trial moves are
@@ -42,6 +46,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.extra_chances import Frame, Noise, RaveledDensity, State, block_size, evaluate_blocks, sweep
+from posterase.numerics.local_mixtures import MOST_DIMENSIONS, LocalMixture, fit_local_mixture
 from posterase.numerics.modes import MOST_PARAMETERS, Found, at_once, climb, find_modes
 from posterase.numerics.moves import COARSE, half_covariances
 from posterase.precision import as_jax
@@ -70,6 +75,10 @@ FAR, FLIPS = 1.0, 0.2
 
 JUMP = 2.38
 """The best multiple for a Gaussian, times √(2d) (ter Braak 2006)."""
+
+
+Halves = tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "m d"]]
+"""Raveled unconstrained draws in two halves, not of equal size."""
 
 
 class Tuned(NamedTuple):
@@ -109,6 +118,8 @@ class Kernels:
         self.thetas = thetas
         self.stretched = np.full((2, thetas.shape[2]), 1 / thetas.shape[2])
         self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
+        self.mixtures: list[LocalMixture] | None = None
+        """For each half, of raveled parameters; None where there are too many."""
         self.modes: list[tuple[Float[np.ndarray, "2 d"], Float[np.ndarray, "2 d d"]]] = []
         """Centres and roots for each half: of modes, and of the draws' first coordinates if they are in none."""
         self.fit(thetas)
@@ -119,6 +130,20 @@ class Kernels:
         self.centres, self.scales = thetas.mean(axis=1)[::-1], scales[::-1]
         self.frame = Frame(as_jax(self.centres, self.precision), as_jax(self.scales, self.precision))
         self.others = self.whiten(thetas[::-1])
+
+    def fit_mixtures(
+        self, random: np.random.Generator, thetas: Float[np.ndarray, "2 m d"], known: Halves | None
+    ) -> None:
+        """Take mixtures that follow the other half's draws, and those that are known besides."""
+        if thetas.shape[2] > MOST_DIMENSIONS:
+            return
+        more = (thetas[:, :0],) * 2 if known is None else known
+        fitted = [
+            fit_local_mixture(random, np.concatenate([own, each])) for own, each in zip(thetas, more, strict=True)
+        ]
+        self.mixtures = [each for each in fitted[::-1] if each is not None]
+        if len(self.mixtures) < len(fitted):
+            self.mixtures = None
 
     @property
     def cost(self) -> Cost:
@@ -313,6 +338,22 @@ class Kernels:
         multiple = np.where(random.uniform(size=active.shape) < far, 1.0, JUMP / math.sqrt(2 * z.shape[2]))
         proposal = z + multiple[..., None] * (self.others[rows, one] - self.others[rows, other])
         return self._propose(random, state, proposal, np.zeros(active.shape), active)
+
+    def renew(
+        self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
+    ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
+        """Propose draws of the local mixtures, whatever the draws are now."""
+        assert self.mixtures is not None
+        thetas, log_factor = self.unwhiten(np.asarray(state.z, np.float64)), np.zeros(active.shape)
+        proposal = thetas.copy()
+        for half, mixture in enumerate(self.mixtures):
+            own = np.flatnonzero(active[half])
+            new = mixture.draw(random, len(own))
+            log_factor[half, own] = np.subtract(
+                *np.split(mixture.log_density(np.concatenate([thetas[half, own], new])), 2)
+            )
+            proposal[half, own] = new
+        return self._propose(random, state, self.whiten(proposal), log_factor, active)
 
     def _propose(
         self,

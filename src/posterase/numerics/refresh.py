@@ -29,7 +29,15 @@ from posterase.log_densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.drift import Drift, bounded, find_drift
 from posterase.numerics.extra_chances import State
-from posterase.numerics.kernels import TARGET_ACCEPTANCE, TRIAL_DRAWS, Kernels, Tuned, correlations, largest_correlation
+from posterase.numerics.kernels import (
+    TARGET_ACCEPTANCE,
+    TRIAL_DRAWS,
+    Halves,
+    Kernels,
+    Tuned,
+    correlations,
+    largest_correlation,
+)
 from posterase.precision import as_jax, in_float64
 
 MOST_CORRELATION = 0.3
@@ -47,6 +55,9 @@ SLOWING = 2.0
 
 STRETCHES = 4
 """Stretches before each trajectory."""
+
+RENEWALS = 2
+"""Proposals from local mixtures before each trajectory, in few dimensions."""
 
 HOPS = 3
 """Hops before each trajectory, where there are several modes."""
@@ -166,7 +177,7 @@ def refresh(
     groups: Int[np.ndarray, "2 m"],
     choose: Choose,
     watched: Watched | None,
-    before: Float[np.ndarray, "n d"] | None = None,
+    before: Halves | None = None,
     is_suspect: bool = False,
 ) -> Refreshed:
     """Move draws until every one has moved, none of their values correlates with where they came from, and none drifts.
@@ -188,7 +199,8 @@ def refresh(
     watched
         A function of raveled draws that must not correlate either.
     before
-        The draws that went in, which say which modes the fit knew. None: these.
+        The draws that went in, those from which the first half descends and the others: they say which modes the fit
+        knew, and where there is mass to move to. None: these.
     is_suspect
         Whether something speaks against the draws, so that less may be missed.
 
@@ -197,7 +209,7 @@ def refresh(
     Refreshed
         Draws that the kernels do not fit come back unmoved.
     """
-    known = np.concatenate(thetas) if before is None else before
+    known = (thetas[0], thetas[1]) if before is None else before
 
     def run(kernels: Kernels) -> Refreshed:
         return _refresh(random, kernels, groups, choose, watched, known, is_suspect)
@@ -210,12 +222,12 @@ def visits_all_modes(
     density: LogDensity,
     like: PyTree,
     thetas: Float[np.ndarray, "2 m d"],
-    before: Float[np.ndarray, "n d"],
+    before: Halves,
 ) -> tuple[bool, Cost]:
     """Whether no mode is found that these draws do not visit, given those that went in; and what the search took."""
 
     def search(kernels: Kernels) -> tuple[bool, Cost]:
-        found = kernels.find_modes(random, before)
+        found = kernels.find_modes(random, np.concatenate(before))
         return found is None or not found.unvisited, kernels.cost
 
     return _precisely(density, like, thetas, search)
@@ -241,17 +253,18 @@ def _refresh(
     groups: Int[np.ndarray, "2 m"],
     choose: Choose,
     watched: Watched | None,
-    before: Float[np.ndarray, "n d"],
+    before: Halves,
     is_suspect: bool,
 ) -> Refreshed:
     tuned = kernels.tune(random)
     if tuned is None:
         everywhere = np.tile(np.arange(kernels.thetas.shape[1]), (2, 1))
         return Refreshed(kernels.thetas, everywhere, 1.0, everywhere.size, kernels.cost)
-    found = kernels.find_modes(random, before)
+    found = kernels.find_modes(random, np.concatenate(before))
+    kernels.fit_mixtures(random, kernels.thetas, before)
     pace = Pace.of(tuned)
     plan = choose(pace)
-    run = _Run(random, kernels, tuned, plan, groups, watched)
+    run = _Run(random, kernels, tuned, plan, groups, watched, before)
     if not run.is_finite():  # the density or its gradient is no number there
         return Refreshed(run.starts, plan.places, 1.0, plan.places.size, kernels.cost, pace=pace)
     verification = _verify(run, is_suspect)
@@ -311,7 +324,9 @@ class _Run:
         plan: Plan,
         groups: Int[np.ndarray, "2 m"],
         watched: Watched | None,
+        before: Halves,
     ):
+        self.before = before
         self.random, self.kernels, self.tuned = random, kernels, tuned
         self.plan, self.watched, self.most_gradients = plan, watched, plan.most_gradients
         rows = np.arange(2)[:, None]
@@ -357,7 +372,9 @@ class _Run:
         return number
 
     def sweep(self, shrink: float) -> None:
-        """Stretches, a jump, and a trajectory of every draw."""
+        """Draws of local mixtures, stretches, a jump, hops, and a trajectory of every draw."""
+        for _ in range(RENEWALS if self.kernels.mixtures is not None else 0):
+            self.take(self.kernels.renew)
         for _ in range(STRETCHES):
             self.take(self.kernels.stretch)
         if self.jumps:
@@ -441,6 +458,7 @@ class _Run:
         self.thin(self.plan.fewer[0])
         thetas = self.thetas()
         self.kernels.fit(fitted)
+        self.kernels.fit_mixtures(self.random, fitted, self.before)
         self._start(thetas)
 
     @property
