@@ -77,7 +77,7 @@ JUMP = 2.38
 """The best multiple for a Gaussian, times √(2d) (ter Braak 2006)."""
 
 
-Halves = tuple[Float[np.ndarray, "n d"], Float[np.ndarray, "m d"]]
+Halves = tuple[Float[np.ndarray, "_ d"], Float[np.ndarray, "_ d"]]
 """Raveled unconstrained draws in two halves, not of equal size."""
 
 
