@@ -58,7 +58,7 @@ def include_needed(program: str, functions: Path, include: Path) -> str:
     Parameters
     ----------
     program
-        The program in C++, by Stan's compiler.
+        The program in C++, by Stan's compiler; empty for what no program is in.
     functions
         The C++ file that will be compiled with it.
     include

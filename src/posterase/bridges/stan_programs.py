@@ -342,9 +342,11 @@ def _compiled(code: str, with_sampler: bool = False) -> Path:
 
     functions, sampler = (Path(__file__).with_name(f"stan_{name}.cpp") for name in ("library", "sampler"))
     settings = httpstan.__version__, shlex.join(compiler()), *FLAGS
-    common = _digest(sampler.read_text(encoding="utf-8"), *settings)
     headers = Path(stan_headers.__file__), stan_headers.BASE_CLASS
-    own = _digest(code, *(path.read_text(encoding="utf-8") for path in (functions, *headers)), *settings)
+    own, common = (
+        _digest(text, *(path.read_text(encoding="utf-8") for path in (source, *headers)), *settings)
+        for text, source in ((code, functions), ("", sampler))
+    )
     folder = make_folder(cache_folder() / "stan")
     objects = [folder / f"{own}.o", *([folder / f"{common}.o"] if with_sampler else [])]
     library = folder / f"{_digest(own, *([common] if with_sampler else []))}.so"
@@ -354,7 +356,7 @@ def _compiled(code: str, with_sampler: bool = False) -> Path:
     what = "Stan's sampler" if with_sampler else "the Stan program"
     with shown(f"compiling {what}", 2), tempfile.TemporaryDirectory(dir=folder) as scratch:
         here = Path(scratch)
-        makers = functools.partial(_compile_program, code, functions), functools.partial(_compile_file, sampler)
+        makers = functools.partial(_compile_program, code, functions), functools.partial(_compile_needed, "", sampler)
         missing = [job for job in zip(makers, objects, strict=False) if not job[1].is_file()]
 
         def compile_one(job: tuple[Callable[[Path], None], Path]) -> None:
@@ -373,13 +375,16 @@ def _compiled(code: str, with_sampler: bool = False) -> Path:
 
 
 def _compile_program(code: str, functions: Path, made: Path) -> None:
-    """Compile a program with the headers that it needs; if that fails, with all of Stan's math library."""
+    _compile_needed(_translated(code, made.parent), functions, made)
+
+
+def _compile_needed(program: str, functions: Path, made: Path) -> None:
+    """Compile C++ with the headers that it needs; if that fails, with all of Stan's math library."""
     import httpstan
 
-    translated, source = _translated(code, made.parent), made.with_suffix(".cpp")
-    whole = f'{translated}\n#include "{functions}"\n'
+    source, whole = made.with_suffix(".cpp"), f'{program}\n#include "{functions}"\n'
     try:
-        needed = stan_headers.include_needed(translated, functions, Path(httpstan.__file__).parent / "include")
+        needed = stan_headers.include_needed(program, functions, Path(httpstan.__file__).parent / "include")
         source.write_text(needed + whole, encoding="utf-8")
         _compile_file(source, made)
     except (StanProgramError, OSError):
