@@ -1,6 +1,6 @@
 """Stan fits: that densities are Stan's, that its own sampler refits, how data are cut, what is refused and why.
 
-One program is compiled for all of the fast tests (half a minute, once: it is kept in the user's cache).
+One program is compiled for all of the fast tests (ten seconds, once: it is kept in the user's cache).
 """
 
 import shutil
