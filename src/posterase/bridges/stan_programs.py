@@ -162,7 +162,7 @@ FLAGS = (
     *("-DBOOST_PHOENIX_NO_VARIADIC_EXPRESSION", "-D_GLIBCXX_USE_CXX11_ABI=0"),
 )
 """As the libraries in the wheel were compiled."""
-LIBRARIES = ("-lsundials_cvodes", "-lsundials_idas", "-lsundials_nvecserial", "-ltbb")
+LIBRARIES = ("-lsundials_kinsol", "-lsundials_cvodes", "-lsundials_idas", "-lsundials_nvecserial", "-ltbb")
 
 
 class PyStanProgram(StanProgram):
