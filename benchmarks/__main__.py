@@ -15,7 +15,7 @@ from posterase.experiments.machine import machine
 ALL = [
     *("reweight", "influence_shift", "gmm", "memory", "evidence", "ladder", "networks", "first_step", "record"),
     *("service", "stream", "passes", "rows", "removed", "parameters", "draws", "devices", "compilation", "peers"),
-    *("sides", "parameters_profile", "low_precision", "first_answers", "warm_refit"),
+    *("sides", "parameters_profile", "low_precision", "first_answers", "warm_refit", "compile_options"),
 ]
 SIZED = ("rows", "removed", "parameters", "draws")
 """Those that take sizes: of rows, of removed rows, of parameters, of draws and chains."""

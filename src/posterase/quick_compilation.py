@@ -3,7 +3,7 @@
 XLA's code generator for fused operations and the second level of optimisation take a third of the time of a first
 request. Where a density passes over little data, programs run about as fast without them. Where it passes over more,
 elementwise functions are vectorised by that generator only: a gradient of a logistic regression with 569 × 31 numbers
-takes 2 µs with it and 13 µs without (`python -m benchmarks compile_options`). So programs of small densities are
+takes a fifth of the time with it (`python -m benchmarks compile_options`). So programs of small densities are
 compiled without it, and those of others with it. Programs that are evaluated at one draw only are compiled without any
 optimisation.
 
