@@ -204,7 +204,8 @@ def _moved(
     if not LEAST_HALF <= weights[half].sum() / weights.sum() <= 1 - LEAST_HALF:
         return Attempt(HALVES_DIFFER)
     ancestors = _resampled(random, weights, half)
-    groups = _pieces(draws)[ancestors]
+    # Methods that map draws leave their order, and what a chain remembers.
+    groups = _pieces(draws, draws if is_suspect else request.before)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
     if is_expensive:
         counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]
@@ -292,14 +293,16 @@ def _without_copies(ess: dict[str, float], ancestors: Int[np.ndarray, " n"], cor
     return {name: min(size, most) for name, size in ess.items()}
 
 
-def _pieces(draws: Draws) -> Int[np.ndarray, " n"]:
+def _pieces(draws: Draws, like: Draws) -> Int[np.ndarray, " n"]:
     """For each draw, chains laid end to end, a piece of its chain that is several times as long as the chain remembers.
+
+    `like` are draws of the same autocorrelation, whose effective sizes may be known already.
 
     Pieces are shorter where there would be too few of them: their sums are then more alike than they should be, and
     drift is detected too often, which costs moves and no mistake.
     """
     chains, length = draws.n_chains, draws.n_draws
-    memory = chains * length / max(min(effective_draws(draws).values()), 1.0)
+    memory = like.n_chains * like.n_draws / max(min(effective_draws(like).values()), 1.0)
     least = -(-FEWEST_PIECES // chains)
     return blocks(chains, length, int(np.clip(length / (PIECE * memory), least, max(BLOCKS_A_CHAIN, least))))
 
