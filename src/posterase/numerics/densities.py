@@ -116,12 +116,14 @@ def constrained(
 
     `shape` is the number of chains and of draws per chain. None: those of `draws`.
     """
-    params, _ = in_float64(lambda wide: _constrain(model, as_jax(thetas), like, wide), "the model's transforms")
-    sample = (draws.n_chains, draws.n_draws) if shape is None else shape
+    count, sample = len(thetas), (draws.n_chains, draws.n_draws) if shape is None else shape
+    # As many as there are draws, where there are fewer: one shape is compiled.
+    filled = np.pad(thetas, ((0, max(draws.n_chains * draws.n_draws - count, 0)), (0, 0)), mode="edge")
+    params, _ = in_float64(lambda wide: _constrain(model, as_jax(filled), like, wide), "the model's transforms")
 
     def finished(new: Array, old: Array) -> Array:
         with np.errstate(over="ignore"):  # a map that leads out of float32: what is infinite then is refused as draws
-            narrow = np.asarray(new, old.dtype)
+            narrow = np.asarray(new, old.dtype)[:count]
         return as_jax(narrow.reshape(*sample, *old.shape[2:]))
 
     return jax.tree.map(finished, params, draws.params)

@@ -83,11 +83,15 @@ class Noise(NamedTuple):
     """log u."""
 
     @classmethod
-    def draw(cls, random: np.random.Generator, shape: tuple[int, ...], precision: Any) -> Noise:
-        """Noise of two halves."""
-        momentum = random.standard_normal(shape, np.float64 if precision == np.float64 else np.float32)
-        jitter = random.uniform(1 - JITTER, 1 + JITTER, shape[:2])
-        return cls(*(as_jax(each, precision) for each in (momentum, jitter, -random.exponential(size=shape[:2]))))
+    def draw(cls, random: np.random.Generator, active: Bool[np.ndarray, "2 m"], d: int, precision: Any) -> Noise:
+        """Noise of two halves with d parameters; none where draws are not active."""
+        count = int(active.sum())
+        momentum = np.zeros((*active.shape, d), np.float64 if precision == np.float64 else np.float32)
+        jitter, level = np.ones(active.shape), np.zeros(active.shape)
+        momentum[active] = random.standard_normal((count, d), momentum.dtype)
+        jitter[active] = random.uniform(1 - JITTER, 1 + JITTER, count)
+        level[active] = -random.exponential(size=count)
+        return cls(*(as_jax(each, precision) for each in (momentum, jitter, level)))
 
 
 class RaveledDensity(eqx.Module):

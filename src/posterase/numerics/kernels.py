@@ -299,7 +299,7 @@ class Kernels:
     ) -> tuple[State, Swept]:
         """Move every active draw along one trajectory. Their gradients must be up to date."""
         out = sweep(
-            Noise.draw(random, self.thetas.shape, self.precision),
+            Noise.draw(random, active, self.thetas.shape[2], self.precision),
             self.density,
             self.frame,
             state,
@@ -421,7 +421,7 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
     still = np.zeros((2, half))
     z = as_jax(np.zeros(kernels.thetas.shape), kernels.precision)
     state = State(z, as_jax(still, kernels.precision), z)
-    noise = Noise.draw(np.random.default_rng(0), kernels.thetas.shape, kernels.precision)
+    noise = Noise.draw(np.random.default_rng(0), still.astype(bool), thetas.shape[1], kernels.precision)
     sizes, counts = as_jax(np.zeros(2), kernels.precision), as_jax(np.ones(2), np.int32)
     arguments = noise, kernels.density, kernels.frame, state, as_jax(still.astype(bool)), sizes, counts, counts
     size = block_size(density, half)

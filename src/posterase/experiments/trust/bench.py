@@ -8,7 +8,7 @@ or its standard deviation by more than 4.5 standard errors and more than 15 %. *
 or probability of lying below the exact 5, 25, 50, 75 or 95 % quantile is off by more than 4.5 standard errors.
 Standard errors are those of independent draws from the exact posterior, as many as the effective sample size. Where
 moments may not exist, only the probabilities are compared; the strict limits are then what the same shifts and
-stretches change them by in a Gaussian. *Needlessly refused*: the input draws were sound, and the exact posterior exists.
+stretches change them by in a Gaussian. *Needlessly refused*: the input draws were sound, and the posterior exists.
 
 Some input draws are spoiled on purpose: shifted, stretched, repeated, or from stuck chains. The right answer is then a
 refusal or a right result, as a refit gives.
