@@ -308,10 +308,10 @@ class Kernels:
             as_jax(setting.steps, np.int32),
             as_jax(np.full(2, chances), np.int32),
         )
-        state, moved, rates, trajectories, longest = out
-        self.gradients += float((np.asarray(trajectories) * setting.steps).sum())
-        self.sequential += int((np.asarray(longest) * setting.steps).max())
-        return state, Swept(np.asarray(moved), np.asarray(rates, np.float64))
+        state, moved, first, taken = out[0], *map(np.asarray, out[1:])
+        self.gradients += float((taken.sum(axis=1) * setting.steps).sum())
+        self.sequential += int((taken.max(axis=1) * setting.steps).max())
+        return state, Swept(moved, first.sum(axis=1, dtype=np.float64) / np.maximum(active.sum(axis=1), 1))
 
     def stretch(
         self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
