@@ -43,6 +43,7 @@ from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NoDensityError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import all_digits, as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
+from posterase.quick_compilation import NONE, quick_jit
 from posterase.removal import SMALLEST_BUCKET, Removal, bucket_of
 from posterase.row_sums import Blocks, Spread, Term, sum_rows
 from posterase.streams import Counted, Stream, data_of, raises_read_errors, shapes_of, taken
@@ -256,13 +257,13 @@ class AbstractModel(eqx.Module):
         """
         checks.whole_number("samples", samples, 1, draws.n_chains * draws.n_draws)
         self.check(draws)
-        flat, last = draws.flat(), draws.n_chains * draws.n_draws - 1
+        last = draws.n_chains * draws.n_draws - 1
         # Others too where the density is not finite: there is nothing to compare there.
         places = dict.fromkeys(int(at) for count in (samples, SPARE_SAMPLES) for at in np.linspace(0, last, count))
         checked, failed = 0, None
         for at in places:
             try:
-                self._check_additive(jax.tree.map(lambda leaf: leaf[at], flat), removal)  # noqa: B023
+                self._check_additive(draws.at(at), removal)
                 checked += 1
             except NoDensityError as error:
                 failed = error
@@ -587,7 +588,7 @@ def _sum_counted(
     return jnp.sum(jnp.where(counted, values, 0), dtype=widest_float())
 
 
-@jax.jit
+@quick_jit(NONE)
 def _absent(present: Bool[Array, " rows"], rows: Int[Array, "..."]) -> Bool[Array, " rows"]:
     """The mask without these rows. (Compiled as a whole: each operation alone would be a program.)"""
     return present.at[rows].set(False)

@@ -41,6 +41,9 @@ TOGETHER = 1024
 
 Params = dict[str, Array]
 
+Densities = tuple[np.ndarray, list[np.ndarray]]
+"""The log prior, and log-likelihoods of the rows of every block."""
+
 
 class Site(NamedTuple):
     """An observed site."""
@@ -159,12 +162,12 @@ class BridgedModel(AbstractModel):
     def __init__(self, program: Program, leaves: Mapping[int, Array], transforms: dict[str, Transform]):
         self.program = program
         self.data = {
-            i: jnp.moveaxis(leaves[i], argument.axis, 0)
+            i: jnp.moveaxis(leaves[i], argument.axis, 0) if argument.axis else leaves[i]
             for i, argument in program.arguments.items()
             if argument.block is not None
         }
         self.constants = {i: leaves[i] for i, argument in program.arguments.items() if argument.block is None}
-        self.present = jnp.ones(sum(size for _, size in program.blocks), bool)
+        self.present = as_jax(np.ones(sum(size for _, size in program.blocks), bool))
         self.transforms = transforms
 
     def leaves(self, params: PyTree) -> dict[int, Array]:
@@ -314,7 +317,7 @@ class Draw(NamedTuple):
 
 def evaluated(
     program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
-) -> tuple[np.ndarray, list[np.ndarray]]:
+) -> Densities:
     """Densities at one draw, in float64 where the model can."""
     at = None if places is None else [as_jax(each) for each in places]
 
@@ -430,7 +433,7 @@ def at_all_draws(
     return values.reshape(*x.shape[:2], *values.shape[1:])
 
 
-@jax.jit
+@quick_jit()
 def filled(leaf: Array, left: Bool[Array, " rows"]) -> Array:
     """An argument, rows first, with a copy of a row that is left in the place of every row that is not."""
     empty = FILLER if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
