@@ -445,7 +445,6 @@ def erase(
     typed = key_from(random_seed, key)
     if typed is None:
         typed = fresh_key() if mesh is None else devices.agree_on_key(fresh_key())
-    import_in_background("arviz_stats.base")
     removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
@@ -467,12 +466,14 @@ def erase(
     doubts = _doubts(draws, agreement, policy, spent)
     if not isinstance(model, StoredLikelihoods):
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
-        _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
         small = thetas.shape[1] <= MOST_PARAMETERS and not model.gradients_are_dear
         if mesh is None and small and not doubts and not all(each.samples_anew for each in climbed):
             half = int(np.bincount(first_half(draws.n_chains, draws.n_draws)).max())
-            compile_in_background(lower_kernels(LogDensity(kept), like, thetas, half))
+            for program in lower_kernels(LogDensity(kept), like, thetas, half):
+                compile_in_background(program)
+        import_in_background("arviz_stats.base")
+        _check_additivity(model, draws, removal)
         full = LogDensity(model)
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)

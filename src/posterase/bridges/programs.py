@@ -173,7 +173,7 @@ class BridgedModel(AbstractModel):
     def leaves(self, params: PyTree) -> dict[int, Array]:
         """The model's arguments, real ones in the precision of the parameters."""
         arguments = self.program.arguments
-        rows = {i: jnp.moveaxis(leaf, 0, arguments[i].axis) for i, leaf in self.data.items()}
+        rows = {i: jnp.moveaxis(leaf, 0, at) if (at := arguments[i].axis) else leaf for i, leaf in self.data.items()}
         return cast_floats({**rows, **self.constants}, jnp.result_type(*jax.tree.leaves(params)))
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
