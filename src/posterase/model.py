@@ -43,7 +43,6 @@ from posterase.draws import Draws
 from posterase.errors import DataError, MeshError, NoDensityError, NotFactorisedError
 from posterase.parameters import check_known, parameter_names
 from posterase.precision import all_digits, as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
-from posterase.quick_compilation import NONE, quick_jit
 from posterase.removal import SMALLEST_BUCKET, Removal, bucket_of
 from posterase.row_sums import Blocks, Spread, Term, sum_rows
 from posterase.streams import Counted, Stream, data_of, raises_read_errors, shapes_of, taken
@@ -588,7 +587,7 @@ def _sum_counted(
     return jnp.sum(jnp.where(counted, values, 0), dtype=widest_float())
 
 
-@quick_jit(NONE)
+@jax.jit
 def _absent(present: Bool[Array, " rows"], rows: Int[Array, "..."]) -> Bool[Array, " rows"]:
     """The mask without these rows. (Compiled as a whole: each operation alone would be a program.)"""
     return present.at[rows].set(False)

@@ -433,7 +433,7 @@ def at_all_draws(
     return values.reshape(*x.shape[:2], *values.shape[1:])
 
 
-@quick_jit()
+@jax.jit
 def filled(leaf: Array, left: Bool[Array, " rows"]) -> Array:
     """An argument, rows first, with a copy of a row that is left in the place of every row that is not."""
     empty = FILLER if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
