@@ -117,17 +117,16 @@ def programs_kept() -> Iterator[None]:
         _leave()
 
 
-def compile_in_background(lowered: list[Any]) -> None:
-    """Compile programs in a thread while others run: XLA does not hold Python's global lock.
+def compile_in_background(lowered: Any) -> None:
+    """Compile a program in a thread while others run: XLA does not hold Python's global lock.
 
     Programs are traced before, in the caller's thread, since a model's functions may not be thread-safe (NumPyro's
     handlers are not). Calls that come later find them compiled. To be called inside `programs_kept`, which waits for
     the thread before it gives jax its own compilation cache back.
     """
-    if lowered:
-        thread = threading.Thread(target=_compile, args=(lowered,), daemon=True)
-        _threads.append(thread)
-        thread.start()
+    thread = threading.Thread(target=_compile, args=(lowered, list(_threads)), daemon=True)
+    _threads.append(thread)
+    thread.start()
 
 
 def wait_for_background() -> None:
@@ -137,12 +136,11 @@ def wait_for_background() -> None:
             _threads.pop().join()
 
 
-def _compile(lowered: list[Any]) -> None:
-    for each in lowered:
-        try:
-            each.compile()
-        except Exception:  # the call that needs the program raises it where it can be caught
-            return
+def _compile(lowered: Any, before: list[threading.Thread]) -> None:
+    for each in before:  # one at a time, which leaves the other cores to programs that are waited for
+        each.join()
+    with contextlib.suppress(Exception):  # the call that needs the program raises it where it can be caught
+        lowered.compile()
 
 
 def suspend_cache() -> None:

@@ -160,11 +160,26 @@ def run_over(mesh: Mesh | None, run: Callable[[], T]) -> T:
 
 
 def map_draws(function: Callable[..., T], draws: PyTree, batch_size: int | None = None, shared: Shared = ()) -> T:
-    """`jax.lax.map` of `function(draw, *shared)`, every device of a mesh taking some of the draws."""
+    """`jax.lax.map` of `function(draw, *shared)`, every device of a mesh taking some of the draws.
+
+    Batches are of equal size, if need be filled up with copies of the last draw: `jax.lax.map` compiles the function
+    twice where the last batch is smaller.
+    """
 
     def part(draws: PyTree, *shared: PyTree) -> T:
-        size = None if batch_size is None else min(batch_size, _length(draws))
-        return jax.lax.map(lambda draw: function(draw, *shared), draws, batch_size=size)
+        def at(draw: PyTree) -> T:
+            return function(draw, *shared)
+
+        n = _length(draws)
+        if batch_size is None or n == 0:
+            return jax.lax.map(at, draws)
+        if batch_size >= n:
+            return jax.vmap(at)(draws)
+        size = -(-n // -(-n // batch_size))
+        padded = (
+            jax.tree.map(lambda leaf: leaf[jnp.minimum(jnp.arange(n + -n % size), n - 1)], draws) if n % size else draws
+        )
+        return jax.tree.map(lambda leaf: leaf[:n], jax.lax.map(at, padded, batch_size=size))
 
     return each_part(part, draws, shared)
 

@@ -148,6 +148,11 @@ class Draws(eqx.Module):
         """The parameters with chains laid end to end: leaves shaped `(chain · draw, …)`."""
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), self.params)
 
+    def at(self, place: int) -> PyTree:
+        """The parameters of one draw, chains laid end to end. (Through numpy: jax would compile each operation.)"""
+        chain, draw = divmod(place, self.n_draws)
+        return jax.tree.map(lambda leaf: as_jax(np.asarray(leaf)[chain, draw]), self.params)
+
     def columns(self) -> dict[str, Float[np.ndarray, "chain draw elements"]]:
         """Every parameter by name, in float64, its elements laid out in one axis."""
         leaves = zip(self.names, jax.tree.leaves(self.params), strict=True)

@@ -43,7 +43,7 @@ from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
 from posterase.errors import DrawsShapeError, InvalidOptionError, RefusedError, RepeatedDrawsError
 from posterase.extras import import_in_background
-from posterase.keys import fresh_key, key_from
+from posterase.keys import fresh_key, key_from, numbered
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
 from posterase.notes import Note
@@ -445,7 +445,6 @@ def erase(
     typed = key_from(random_seed, key)
     if typed is None:
         typed = fresh_key() if mesh is None else devices.agree_on_key(fresh_key())
-    import_in_background("arviz_stats.base")
     removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
@@ -461,18 +460,20 @@ def erase(
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
     climbed = _ladder(rungs, policy, model, draws)
-    next_key = jax.random.fold_in(typed, len(climbed))  # those before it are for the rungs
+    next_key = numbered(typed, len(climbed))  # those before it are for the rungs
     kept = model.without(removal)
     agreement = chain_agreement(draws)
     doubts = _doubts(draws, agreement, policy, spent)
     if not isinstance(model, StoredLikelihoods):
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
-        _check_additivity(model, draws, removal)
         thetas, like = unconstrained(model, draws)
         small = thetas.shape[1] <= MOST_PARAMETERS and not model.gradients_are_dear
         if mesh is None and small and not doubts and not all(each.samples_anew for each in climbed):
             half = int(np.bincount(first_half(draws.n_chains, draws.n_draws)).max())
-            compile_in_background(lower_kernels(LogDensity(kept), like, thetas, half))
+            for program in lower_kernels(LogDensity(kept), like, thetas, half):
+                compile_in_background(program)
+        import_in_background("arviz_stats.base")
+        _check_additivity(model, draws, removal)
         full = LogDensity(model)
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
         check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
@@ -497,7 +498,7 @@ def erase(
                 if TOO_EXPENSIVE not in tried[-1].objections:
                     tried.append(Rung(type(eraser).__name__, None, [TOO_EXPENSIVE], 0.0))
                 continue
-            own_key, show = jax.random.fold_in(typed, number), functools.partial(_show, report, eraser, number)
+            own_key, show = numbered(typed, number), functools.partial(_show, report, eraser, number)
             if isinstance(eraser, Refit):
                 tried.append(climb.refit(own_key, eraser, tried, doubts, show))
             else:
@@ -708,7 +709,7 @@ class _Climb(NamedTuple):
         first: list[tuple[Erased, Rung]] = []
 
         def objection(erased: Erased) -> str:
-            first.append((erased, self._judge(jax.random.fold_in(key, 0), eraser, erased)))
+            first.append((erased, self._judge(numbered(key, 0), eraser, erased)))
             # Another metric does not give many more effective draws than there are.
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
             return next((each.reason for each in first[0][1].objections if each.cause != ignored), "")
@@ -826,7 +827,7 @@ class _Climb(NamedTuple):
     def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased, must_move: bool) -> Attempt:
         """Draws that may leave memory, or what speaks against them."""
         request = Request(self.model, self.kept, self.removal, self.policy, self.draws)
-        return make_output(jax.random.fold_in(key, OUTPUT), eraser, erased, request, must_move=must_move)
+        return make_output(numbered(key, OUTPUT), eraser, erased, request, must_move=must_move)
 
     def _tails(self, draws: Draws) -> Tails:
         """Where the kept density does not fall off around draws."""

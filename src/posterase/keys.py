@@ -8,9 +8,11 @@ import secrets
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Key, PyTree
+from jaxtyping import Array, Key, PyTree, UInt32
 
 from posterase.errors import InvalidKeyError, InvalidOptionError
+from posterase.precision import as_jax
+from posterase.quick_compilation import NONE, quick_jit
 
 
 def fresh_key() -> Key[Array, ""]:
@@ -19,7 +21,7 @@ def fresh_key() -> Key[Array, ""]:
     Whoever knows the key of an erasure can replay its random numbers. Moves are reversible, so such a person could go
     back from the new draws to the old ones.
     """
-    return jax.random.wrap_key_data(jnp.asarray([secrets.randbits(32), secrets.randbits(32)], jnp.uint32))
+    return jax.random.wrap_key_data(as_jax([secrets.randbits(32), secrets.randbits(32)], np.uint32))
 
 
 def key_of(arrays: PyTree) -> Key[Array, ""]:
@@ -27,7 +29,17 @@ def key_of(arrays: PyTree) -> Key[Array, ""]:
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(arrays):
         digest.update(np.ascontiguousarray(leaf).tobytes())
-    return jax.random.wrap_key_data(jnp.asarray(np.frombuffer(digest.digest()[:8], np.uint32)))
+    return jax.random.wrap_key_data(as_jax(np.frombuffer(digest.digest()[:8], np.uint32)))
+
+
+def numbered(key: Key[Array, ""], number: int) -> Key[Array, ""]:
+    """`jax.random.fold_in(key, number)`, compiled fast."""
+    return _fold_in(key, as_jax(number, np.uint32))
+
+
+@quick_jit(NONE)
+def _fold_in(key: Key[Array, ""], number: UInt32[Array, ""]) -> Key[Array, ""]:
+    return jax.random.fold_in(key, number)
 
 
 def key_from(random_seed: object, key: object) -> Key[Array, ""] | None:

@@ -256,13 +256,13 @@ class AbstractModel(eqx.Module):
         """
         checks.whole_number("samples", samples, 1, draws.n_chains * draws.n_draws)
         self.check(draws)
-        flat, last = draws.flat(), draws.n_chains * draws.n_draws - 1
+        last = draws.n_chains * draws.n_draws - 1
         # Others too where the density is not finite: there is nothing to compare there.
         places = dict.fromkeys(int(at) for count in (samples, SPARE_SAMPLES) for at in np.linspace(0, last, count))
         checked, failed = 0, None
         for at in places:
             try:
-                self._check_additive(jax.tree.map(lambda leaf: leaf[at], flat), removal)  # noqa: B023
+                self._check_additive(draws.at(at), removal)
                 checked += 1
             except NoDensityError as error:
                 failed = error

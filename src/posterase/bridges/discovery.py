@@ -17,6 +17,7 @@ from jaxtyping import Array
 from posterase.bridges.programs import (
     Argument,
     BridgedModel,
+    Densities,
     Draw,
     Program,
     deterministic_values,
@@ -26,6 +27,7 @@ from posterase.bridges.programs import (
 )
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model import overwrite
+from posterase.precision import as_jax
 from posterase.removal import SMALLEST_BUCKET
 
 LAGGED = (
@@ -86,16 +88,20 @@ def overwritten(program: Program, leaves: Mapping[int, Array], left: Sequence[np
 
 
 def _along(leaf: Array, axis: int, left: np.ndarray) -> Array:
-    return jnp.moveaxis(filled(jnp.moveaxis(leaf, axis, 0), jnp.asarray(left)), 0, axis)
+    if axis == 0:  # each operation outside of compiled code is a program
+        return filled(leaf, as_jax(left))
+    return jnp.moveaxis(filled(jnp.moveaxis(leaf, axis, 0), as_jax(left)), 0, axis)
 
 
-def with_arguments(program: P, one: Draw, leaves: dict[int, Array], shared: frozenset[str]) -> P:
-    """Find which arguments hold rows, by overwriting entries and looking whose likelihood changes."""
+def with_arguments(program: P, one: Draw, leaves: dict[int, Array], before: Densities, shared: frozenset[str]) -> P:
+    """Find which arguments hold rows, by overwriting entries and looking whose likelihood changes.
+
+    `before` are the densities at this draw, with nothing overwritten.
+    """
     unknown = shared - {argument.name for argument in program.arguments.values()}
     if unknown:
         names = ", ".join(argument.name for argument in program.arguments.values())
         raise UnsupportedModelError(f"shared names {sorted(unknown)[0]!r}.", f"the arguments are {names}.")
-    before = evaluated(program, one, leaves)
     if not np.isfinite(before[0]):
         raise DifferentModelError(
             f"the log prior of the first draw is {before[0]:.3g}: the model cannot have made these draws.",
@@ -142,7 +148,7 @@ def _coupled(
     leaves: dict[int, Array],
     i: int,
     candidates: list[tuple[int, int]],
-    before: tuple[np.ndarray, list[np.ndarray]],
+    before: Densities,
 ) -> CoupledRowsError:
     """Explain why the entries of an argument cannot be removed with their rows."""
     name = program.arguments[i].name
@@ -176,7 +182,7 @@ def _is_in_prior_only(
     i: int,
     block: int,
     axis: int,
-    before: tuple[np.ndarray, list[np.ndarray]],
+    before: Densities,
 ) -> bool:
     """Whether overwriting half of an argument's entries changes the prior and no likelihood."""
     is_left = np.arange(program.blocks[block][1]) < max(1, program.blocks[block][1] // 2)
@@ -201,7 +207,7 @@ def _told_by(
     leaf: int,
     block: int,
     axis: int,
-    before: tuple[np.ndarray, list[np.ndarray]],
+    before: Densities,
 ) -> bool | None:
     """Whether overwriting entries of an argument changes the likelihoods of the same rows; None: of others, too."""
     size, told = program.blocks[block][1], False
@@ -217,9 +223,12 @@ def _told_by(
     return told
 
 
-def with_rows_found(program: P, one: Draw, leaves: dict[int, Array]) -> tuple[P, tuple[str, ...]]:
-    """Find whether the program can be called on some rows, and which variables it computes from several; remarks."""
-    by_rows, remarks = _is_by_rows(program, one, leaves)
+def with_rows_found(program: P, one: Draw, leaves: dict[int, Array], whole: Densities) -> tuple[P, tuple[str, ...]]:
+    """Find whether the program can be called on some rows, and which variables it computes from several; remarks.
+
+    `whole` are the densities at this draw.
+    """
+    by_rows, remarks = _is_by_rows(program, one, leaves, whole)
     if not program.deterministic:
         return dataclasses.replace(program, by_rows=by_rows), remarks
     aggregates = _aggregates(program, one, leaves) if by_rows else {}
@@ -229,9 +238,11 @@ def with_rows_found(program: P, one: Draw, leaves: dict[int, Array]) -> tuple[P,
     return dataclasses.replace(program, by_rows=by_rows, deterministic=left, aggregates=aggregates), remarks
 
 
-def _is_by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[bool, tuple[str, ...]]:
+def _is_by_rows(
+    program: Program, one: Draw, leaves: dict[int, Array], whole: Densities
+) -> tuple[bool, tuple[str, ...]]:
     """Whether the model, called on some rows, gives what it gives for them among all rows; and what to say if not."""
-    prior, whole = evaluated(program, one, leaves)
+    prior, values_of_all = whole
     for places in _some_rows(program):
         try:
             prior_of_some, rows = evaluated(program, one, leaves, places)
@@ -239,7 +250,9 @@ def _is_by_rows(program: Program, one: Draw, leaves: dict[int, Array]) -> tuple[
             return False, ()
         if any(values.shape != at.shape for values, at in zip(rows, places, strict=True)):
             return False, ()
-        same = [np.allclose(v, w[at], rtol=1e-9, atol=1e-9) for v, w, at in zip(rows, whole, places, strict=True)]
+        same = [
+            np.allclose(v, w[at], rtol=1e-9, atol=1e-9) for v, w, at in zip(rows, values_of_all, places, strict=True)
+        ]
         if not all(same) or (not program.row_latents and not np.isclose(prior_of_some, prior, rtol=1e-9, atol=1e-9)):
             said = (
                 "called on fewer rows the model is another one (it uses their number, say): it stays that of all rows"

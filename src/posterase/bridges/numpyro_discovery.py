@@ -24,8 +24,9 @@ from numpyro.infer import init_to_sample
 
 from posterase.bridges.discovery import LAGGED, left_in_memory, overwritten, with_arguments, with_rows_found
 from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support, as_jax_model
-from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site
+from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site, evaluated
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
+from posterase.precision import as_jax
 from posterase.quick_compilation import NONE, quick_jit
 from posterase.transforms import Transform
 
@@ -62,7 +63,7 @@ def discover(
     shapes = {name: tuple(jnp.shape(site["value"])) for name, site in sampled.items()}
     factors = _row_factors(trace, callable_model, structure, leaves)
     sites, blocks = _rows_of(trace, row_dim, factors)
-    one = {name: jnp.asarray(leaf) for name, leaf in params(shapes).items()}
+    one = {name: as_jax(leaf) for name, leaf in params(shapes).items()}
     program = NumPyroProgram(
         function=function,
         structure=structure,
@@ -79,9 +80,10 @@ def discover(
     )
     program, kept = _frozen(program, one, arrays)
     draw = Draw(one, _transforms(program, trace, one, kept))
-    program = with_arguments(program, draw, kept, frozenset(shared))
+    densities = evaluated(program, draw, kept)
+    program = with_arguments(program, draw, kept, densities, frozenset(shared))
     _check_observed(program, one, kept)
-    program, remarks = with_rows_found(program, draw, kept)
+    program, remarks = with_rows_found(program, draw, kept, densities)
     model = BridgedModel(program, kept, draw.transforms)
     return model, (*remarks, *_remarks(model, trace, draw, kept, leaves))
 
@@ -443,8 +445,7 @@ def _array(leaf: Any) -> Any:
     if hasattr(leaf, "to_numpy"):  # pandas, xarray
         leaf = leaf.to_numpy()
     if isinstance(leaf, np.ndarray) and leaf.ndim and leaf.dtype.kind in "fiub":
-        # A copy: jax may remember the array itself in another precision (see `posterase.precision`).
-        return jnp.asarray(np.array(leaf, jax.dtypes.canonicalize_dtype(leaf.dtype)))
+        return as_jax(leaf)
     return leaf
 
 

@@ -41,6 +41,9 @@ TOGETHER = 1024
 
 Params = dict[str, Array]
 
+Densities = tuple[np.ndarray, list[np.ndarray]]
+"""The log prior, and log-likelihoods of the rows of every block."""
+
 
 class Site(NamedTuple):
     """An observed site."""
@@ -159,18 +162,18 @@ class BridgedModel(AbstractModel):
     def __init__(self, program: Program, leaves: Mapping[int, Array], transforms: dict[str, Transform]):
         self.program = program
         self.data = {
-            i: jnp.moveaxis(leaves[i], argument.axis, 0)
+            i: jnp.moveaxis(leaves[i], argument.axis, 0) if argument.axis else leaves[i]
             for i, argument in program.arguments.items()
             if argument.block is not None
         }
         self.constants = {i: leaves[i] for i, argument in program.arguments.items() if argument.block is None}
-        self.present = jnp.ones(sum(size for _, size in program.blocks), bool)
+        self.present = as_jax(np.ones(sum(size for _, size in program.blocks), bool))
         self.transforms = transforms
 
     def leaves(self, params: PyTree) -> dict[int, Array]:
         """The model's arguments, real ones in the precision of the parameters."""
         arguments = self.program.arguments
-        rows = {i: jnp.moveaxis(leaf, 0, arguments[i].axis) for i, leaf in self.data.items()}
+        rows = {i: jnp.moveaxis(leaf, 0, at) if (at := arguments[i].axis) else leaf for i, leaf in self.data.items()}
         return cast_floats({**rows, **self.constants}, jnp.result_type(*jax.tree.leaves(params)))
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
@@ -314,7 +317,7 @@ class Draw(NamedTuple):
 
 def evaluated(
     program: Program, one: Draw, leaves: dict[int, Array], places: Sequence[Int[np.ndarray, " some"]] | None = None
-) -> tuple[np.ndarray, list[np.ndarray]]:
+) -> Densities:
     """Densities at one draw, in float64 where the model can."""
     at = None if places is None else [as_jax(each) for each in places]
 

@@ -29,6 +29,7 @@ from posterase.bridges.programs import (
     Params,
     Program,
     Site,
+    evaluated,
     filled,
     log_probs_of,
     values_of,
@@ -138,9 +139,10 @@ def discover(
     program, leaves = with_function(program, inputs, dict(enumerate(arrays)), graphs.outputs, graphs.pinned, one)
     in_prior = [each.name for each in potentials if each.name not in {site.name for site in sites}]
     _check_potentials(program, draw, leaves, in_prior, shared)
-    program = with_arguments(program, draw, leaves, frozenset(shared))
+    densities = evaluated(program, draw, leaves)
+    program = with_arguments(program, draw, leaves, densities, frozenset(shared))
     _check_observed(program, draw, leaves)
-    program, remarks = with_rows_found(program, draw, leaves)
+    program, remarks = with_rows_found(program, draw, leaves, densities)
     found = BridgedModel(program, leaves, draw.transforms)
     remarks += (*left_in_memory(found, draw, leaves), *_remarks(graphs, program, arrays, in_prior))
     return Discovered(found, remarks, graphs.gaps)

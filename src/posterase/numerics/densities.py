@@ -71,10 +71,10 @@ def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
 
     Only up to a constant, but the same constant for all draws.
     """
-    flat = draws.flat()
-    if sum(leaf.size for leaf in jax.tree.leaves(flat)) <= ON_HOST and jax.default_backend() == "cpu":
+    if sum(leaf.size for leaf in jax.tree.leaves(draws.params)) <= ON_HOST and jax.default_backend() == "cpu":
         values = evaluate_at(density, *unconstrained(density.model, draws))  # a program that output is evaluated by
     else:
+        flat = draws.flat()
         values = _precise(density, lambda wide: _evaluate(density, flat, wide))
     return values.reshape(draws.n_chains, draws.n_draws)
 
@@ -97,8 +97,7 @@ def over_draws(function: Callable[[PyTree], PyTree], draws: Draws, elements: int
 
 def unconstrained(model: AbstractModel, draws: Draws) -> tuple[Float[np.ndarray, "n d"], PyTree]:
     """All draws as raveled unconstrained parameters, in float64; and those of one draw, for the structure."""
-    flat = draws.flat()
-    (thetas, first), _ = in_float64(lambda wide: _unconstrain(model, flat, wide), "the model's transforms")
+    (thetas, first), _ = in_float64(lambda wide: _unconstrain(model, draws.params, wide), "the model's transforms")
     widths = jax.tree.leaves(jax.tree.map(lambda leaf: leaf.dtype, draws.params))
     leaves, structure = jax.tree.flatten(first)  # transforms keep a tree's structure, not its shapes
     like = [np.zeros(leaf.shape, width) for leaf, width in zip(leaves, widths, strict=True)]
@@ -181,7 +180,7 @@ def _unconstrain(model: AbstractModel, params: PyTree, wide: bool) -> tuple[Floa
     def at(one: PyTree) -> PyTree:
         return model.unconstrain(cast_floats(one, jnp.float64) if wide else one)
 
-    thetas = jax.vmap(at)(params)
+    thetas = jax.vmap(at)(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), params))
     return jax.vmap(lambda theta: ravel_pytree(theta)[0])(thetas), jax.tree.map(lambda leaf: leaf[0], thetas)
 
 

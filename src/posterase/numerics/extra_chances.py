@@ -122,8 +122,12 @@ def sweep(
     sizes: Float[Array, " 2"],
     steps: Int[Array, " 2"],
     chances: Int[Array, " 2"],
-) -> tuple[State, Bool[Array, "2 m"], Float[Array, " 2"], Int[Array, " 2"], Int[Array, " 2"]]:
-    """One move of the active draws, half by half."""
+) -> tuple[State, Bool[Array, "2 m"], Float[Array, "2 m"], Int[Array, "2 m"]]:
+    """One move of the active draws, half by half.
+
+    Returns where they are and whether they moved, the acceptance probabilities of their first proposals, and how many
+    chances they took; the last two are 0 for other draws.
+    """
 
     def half(args: Any) -> Any:
         return _sweep_half(density, *args)
@@ -156,18 +160,22 @@ def evaluate_blocks(
     return jax.lax.map(half, (frames, padded, blocks))[:, :m]
 
 
-class _Sweep(NamedTuple):
-    """Where a sweep is: accepted states, and trajectories that are on their way."""
+class _Trajectory(NamedTuple):
+    """One draw of a sweep: its accepted state, and the trajectory that is on its way."""
 
-    state: State
-    momentum: Float[Array, "m d"]
+    accepted: State
     current: State
-    chances: Int[Array, " m"]
-    pending: Bool[Array, " m"]
-    moved: Bool[Array, " m"]
-    first: Float[Array, " m"]
+    momentum: Float[Array, " d"]
+    chances: Int[Array, ""]
+    """That it has taken."""
+    moved: Bool[Array, ""]
+    first: Float[Array, ""]
     """The acceptance probability of the first proposal."""
-    trajectories: Int[Array, ""]
+    size: Float[Array, ""]
+    """Of its steps."""
+    energy: Float[Array, ""]
+    level: Float[Array, ""]
+    """log u."""
 
 
 def _sweep_half(
@@ -179,49 +187,56 @@ def _sweep_half(
     size: Float[Array, ""],
     steps: Int[Array, ""],
     chances: Int[Array, ""],
-) -> tuple[State, Bool[Array, " m"], Float[Array, ""], Int[Array, ""], Int[Array, ""]]:
+) -> tuple[State, Bool[Array, " m"], Float[Array, " m"], Int[Array, " m"]]:
     m = len(state.z)
-    momentum, sizes = noise.momentum, size * noise.jitter
-    energy = _energy(momentum, state.value)
     block = block_size(density.density, m)
+    none = jnp.zeros(m, jnp.int32)
+    energy = _energy(noise.momentum, state.value)
+    begun = _Trajectory(
+        state, state, noise.momentum, none, none > 0, jnp.zeros_like(energy), size * noise.jitter, energy, noise.level
+    )
+    # As one matrix, whose rows are read and written by one gather and one scatter: each is much to compile on a CPU.
+    unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf[0], begun))[1]
+    ravel_all, unravel_all = jax.vmap(lambda one: ravel_pytree(one)[0]), jax.vmap(unravel)
 
-    def body(sweep: _Sweep) -> _Sweep:
-        places = jnp.nonzero(sweep.pending, size=block, fill_value=m)[0]
-
-        def gathered(leaf: Array) -> Array:
-            return leaf.at[places].get(mode="clip")
-
-        start = jax.tree.map(gathered, (sweep.current, sweep.momentum, sizes))
+    def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        rows, pending = carry
+        first = jnp.argsort(~pending, stable=True)[:block]
+        places = jnp.where(pending[first], first, m)  # a place past the end is dropped
+        old: _Trajectory = unravel_all(rows[first])
         side_by_side = 1 if density.one_by_one else block
-        current, momenta = devices.map_draws(_trajectory, start, side_by_side, (density, frame, steps))
+        start = old.current, old.momentum, old.size
+        current, momenta = devices.map_draws(_follow, start, side_by_side, (density, frame, steps))
         after = _energy(momenta, current.value)
         finite = jnp.isfinite(after) & jnp.isfinite(current.z).all(1) & jnp.isfinite(current.gradient).all(1)
-        gain = jnp.where(finite, gathered(energy) - after, -jnp.inf)
-        accepted = gathered(noise.level) < gain
-        taken = gathered(sweep.chances) + 1
-        kept = jnp.where(accepted, places, m)  # a place past the end is dropped
-        first = jnp.where(taken == 1, jnp.exp(jnp.minimum(gain, 0)), gathered(sweep.first))
-        return _Sweep(
-            state=jax.tree.map(lambda old, new: old.at[kept].set(new, mode="drop"), sweep.state, current),
-            momentum=sweep.momentum.at[places].set(momenta, mode="drop"),
-            current=jax.tree.map(lambda old, new: old.at[places].set(new, mode="drop"), sweep.current, current),
-            chances=sweep.chances.at[places].set(taken, mode="drop"),
-            pending=sweep.pending.at[places].set(~accepted & finite & (taken < chances), mode="drop"),
-            moved=sweep.moved.at[kept].set(True, mode="drop"),
-            first=sweep.first.at[places].set(first, mode="drop"),
-            trajectories=sweep.trajectories + (places < m).sum(dtype=jnp.int32),
+        gain = jnp.where(finite, old.energy - after, -jnp.inf)
+        accepted = old.level < gain
+        taken = old.chances + 1
+        new = old._replace(
+            accepted=jax.tree.map(lambda a, b: _choose(accepted, a, b), current, old.accepted),
+            current=current,
+            momentum=momenta,
+            chances=taken,
+            moved=old.moved | accepted,
+            first=jnp.where(taken == 1, jnp.exp(jnp.minimum(gain, 0)), old.first),
+        )
+        return (
+            rows.at[places].set(ravel_all(new), mode="drop"),
+            pending.at[places].set(~accepted & finite & (taken < chances), mode="drop"),
         )
 
-    nothing = jnp.zeros(m, jnp.int32)
-    initial = _Sweep(
-        state, momentum, state, nothing, active, jnp.zeros(m, bool), jnp.zeros_like(sizes), jnp.zeros((), jnp.int32)
-    )
-    sweep = jax.lax.while_loop(lambda sweep: sweep.pending.any(), body, initial)
-    rate = sweep.first.sum() / jnp.maximum(active.sum(), 1)
-    return sweep.state, sweep.moved, rate, sweep.trajectories, sweep.chances.max()
+    rows, _ = jax.lax.while_loop(lambda carry: carry[1].any(), body, (ravel_all(begun), active))
+    end: _Trajectory = unravel_all(rows)
+    return end.accepted, end.moved, end.first, end.chances
 
 
-def _trajectory(
+def _choose(
+    which: Bool[Array, " n"], one: Float[Array, "n ..."], other: Float[Array, "n ..."]
+) -> Float[Array, "n ..."]:
+    return jnp.where(which.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
+
+def _follow(
     start: tuple[State, Float[Array, " d"], Float[Array, ""]], density: RaveledDensity, frame: Frame, steps: Array
 ) -> tuple[State, Float[Array, " d"]]:
     """Follow one draw over some steps, with unit mass in the frame's coordinates."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -308,10 +308,10 @@ class Kernels:
             as_jax(setting.steps, np.int32),
             as_jax(np.full(2, chances), np.int32),
         )
-        state, moved, rates, trajectories, longest = out
-        self.gradients += float((np.asarray(trajectories) * setting.steps).sum())
-        self.sequential += int((np.asarray(longest) * setting.steps).max())
-        return state, Swept(np.asarray(moved), np.asarray(rates, np.float64))
+        state, moved, first, taken = out[0], *map(np.asarray, out[1:])
+        self.gradients += float((taken.sum(axis=1) * setting.steps).sum())
+        self.sequential += int((taken.max(axis=1) * setting.steps).max())
+        return state, Swept(moved, first.sum(axis=1, dtype=np.float64) / np.maximum(active.sum(axis=1), 1))
 
     def stretch(
         self, random: np.random.Generator, state: State, active: Bool[np.ndarray, "2 m"]
@@ -410,12 +410,12 @@ _lowered_before: set[int] = set()
 """Hashes of what was lowered, and nothing that would keep a model alive."""
 
 
-def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "n d"], half: int) -> list[Any]:
+def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "n d"], half: int) -> Iterator[Any]:
     """The programs that move draws of this shape, `half` of them in each half, to be compiled; none if they were."""
     leaves, structure = jax.tree.flatten((density, like))
-    signature = hash((structure, half, tuple((leaf.shape, str(leaf.dtype)) for leaf in map(jnp.asarray, leaves))))
+    signature = hash((structure, half, tuple((np.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)))
     if signature in _lowered_before:
-        return []
+        return
     _lowered_before.add(signature)
     kernels = Kernels(density, jax.tree.map(as_jax, like), np.resize(thetas, (2, half, thetas.shape[1])))
     still = np.zeros((2, half))
@@ -425,15 +425,12 @@ def lower_kernels(density: LogDensity, like: PyTree, thetas: Float[np.ndarray, "
     sizes, counts = as_jax(np.zeros(2), kernels.precision), as_jax(np.ones(2), np.int32)
     arguments = noise, kernels.density, kernels.frame, state, as_jax(still.astype(bool)), sizes, counts, counts
     size = block_size(density, half)
-    lowered = [
-        sweep.lower(*arguments),  # type: ignore[attr-defined]
-        evaluate_blocks.lower(kernels.density, kernels.frame, z, counts, size),  # type: ignore[attr-defined]
-    ]
+    yield sweep.lower(*arguments)  # type: ignore[attr-defined]
+    yield evaluate_blocks.lower(kernels.density, kernels.frame, z, counts, size)  # type: ignore[attr-defined]
     if kernels.can_find_modes:
         frame = kernels.first_frame
         points = as_jax(np.zeros((at_once(kernels.density), thetas.shape[1])), kernels.precision)
-        lowered.append(climb.lower(kernels.density, frame, points, as_jax(1, np.int32)))  # type: ignore[attr-defined]
-    return lowered
+        yield climb.lower(kernels.density, frame, points, as_jax(1, np.int32))  # type: ignore[attr-defined]
 
 
 def _nearest(

@@ -281,16 +281,19 @@ def climb(
         return value.astype(z.dtype), gradient.astype(z.dtype)
 
     def step(now: _Climb) -> _Climb:
+        started = now.number >= 0  # the first time points are only evaluated: what evaluates them is compiled once
         finite = (jnp.isfinite(now.value) & jnp.isfinite(now.gradient).all(axis=1))[:, None]
         turn = jnp.sign(now.gradient) * jnp.sign(now.uphill)
         steps = now.steps * jnp.where(finite & (turn > 0), GROWTH, jnp.where(finite & (turn == 0), 1.0, SHRINKAGE))
         uphill = jnp.where(finite & (turn >= 0), now.gradient, 0.0)
         z = jnp.where(finite, now.z + jnp.sign(uphill) * steps, (now.z + now.sound) / 2)
-        return _Climb(now.number + 1, z, *evaluate(z), steps, uphill, jnp.where(finite, now.z, now.sound))
+        sound = jnp.where(finite & started, now.z, now.sound)
+        return _Climb(now.number + 1, z, *evaluate(z), steps, uphill, sound)
 
     nothing = jnp.zeros_like(points)
     first = FIRST_STEP * jnp.maximum(1.0, jnp.linalg.norm(points, axis=1, keepdims=True) / 10)
     steps = jnp.broadcast_to(first, points.shape)
-    start = _Climb(jnp.zeros((), jnp.int32), points, *evaluate(points), steps, nothing, nothing)
+    # With no gradient points stay where they are.
+    start = _Climb(jnp.full((), -1, jnp.int32), points, nothing[:, 0], nothing, steps, nothing, nothing)
     end = jax.lax.while_loop(lambda now: (now.number < most) & (now.steps.max() > LAST_STEP), step, start)
     return end.z, end.value, end.gradient, end.number
