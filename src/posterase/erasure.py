@@ -706,22 +706,19 @@ class _Climb(NamedTuple):
                 raise _TooLong(seconds, limit)
             show(f"{what}, {approximate(left)} left")
 
-        first: list[tuple[Erased, Rung]] = []
+        attempts: list[tuple[Erased, Rung]] = []
 
         def objection(erased: Erased) -> str:
-            first.append((erased, self._judge(numbered(key, 0), eraser, erased)))
+            attempts.append((erased, self._judge(numbered(key, len(attempts)), eraser, erased)))
             # Another metric does not give many more effective draws than there are.
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
-            return next((each.reason for each in first[0][1].objections if each.cause != ignored), "")
+            return next((each.reason for each in attempts[-1][1].objections if each.cause != ignored), "")
 
         def judge(erased: Erased) -> Rung:
-            if not first:
+            if not attempts:  # a recipe of SG-MCMC
                 return self._judge(key, eraser, erased)
-            judged, rung = first[0]
-            if judged is erased:
-                return rung
-            again = self._judge(key, eraser, erased)
-            return dataclasses.replace(again, moves=again.moves.plus(rung.moves))
+            moves = functools.reduce(Cost.plus, (rung.moves for _, rung in attempts))
+            return dataclasses.replace(attempts[-1][1], moves=moves)
 
         nearest = _nearest(tried, self.draws)
         if not tried:  # doubts led straight here: weights cost next to nothing

@@ -34,7 +34,8 @@ from posterase.notes import Note
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.kernels import Halves
-from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, refresh, visits_all_modes
+from posterase.numerics.local_mixtures import MOST_DIMENSIONS
+from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, Visits, refresh, visit_modes
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
 from posterase.objections import Objection
 from posterase.origins import Origin
@@ -159,17 +160,13 @@ def make_output(
 ) -> Attempt:
     """Draws that may leave memory, from what a method returned, or why there are none.
 
-    Chains that ran on the kept rows are returned as they are, unless they must be moved, to be verified like others: by
-    demand, or where they miss a mode.
+    Chains that ran on the kept rows are returned as they are, unless something speaks against them: then they are moved
+    and verified like other draws. In few dimensions, where moves reach everywhere, all are tested for drift.
     """
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     can_move = not isinstance(request.model, StoredLikelihoods) and not is_network(erased.draws)
     if method.samples_anew and erased.draws.log_weights is None:
-        all_visited, cost = _visits_all_modes(random, erased, request) if can_move else (True, Cost())
-        if not (can_move and (must_move or not all_visited)):
-            return Attempt(Output(erased.draws, request.kept, method.origin, erased.evidence.ess), cost)
-        attempt = _moved(random, erased, request, "refitted and moved", MOST_REFITS)
-        return attempt._replace(cost=attempt.cost.plus(cost))
+        return _make_output_of_chains(random, method, erased, request, must_move=must_move and can_move)
     if isinstance(request.model, StoredLikelihoods):
         return Attempt(_because(_subset(random, method, erased, request), erased.draws, NO_DENSITY))
     if is_network(erased.draws):
@@ -180,22 +177,57 @@ def make_output(
 
 def is_network(draws: Draws) -> bool:
     """Whether a posterior has so many parameters that kernels of it do not mix."""
-    return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params)) > MOST_PARAMETERS
+    return _width(draws) > MOST_PARAMETERS
 
 
-def _visits_all_modes(random: np.random.Generator, erased: Erased, request: Request) -> tuple[bool, Cost]:
-    """Whether chains visit all modes that are found; and what the search took."""
+def _width(draws: Draws) -> int:
+    return sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params))
+
+
+def _make_output_of_chains(
+    random: np.random.Generator, method: Eraser, erased: Erased, request: Request, *, must_move: bool
+) -> Attempt:
+    """Output of chains that ran on the kept rows: they hold nothing of the removed rows, and need not be moved."""
+    unmoved = Output(erased.draws, request.kept, method.origin, erased.evidence.ess)
+    if isinstance(request.model, StoredLikelihoods) or is_network(erased.draws):
+        return Attempt(unmoved)
+    visits = _visit_modes(random, erased, request)
+    if visits.mirrored:
+        unmoved = dataclasses.replace(unmoved, notes=(Note("output", MIRRORED),))
+    must_move |= not visits.all_visited
+    if not must_move and _width(erased.draws) > MOST_DIMENSIONS:
+        return Attempt(unmoved, visits.cost)
+    attempt = _moved(random, erased, request, "refitted and moved", MOST_REFITS, is_suspect=must_move)
+    made, cost = attempt.result, attempt.cost.plus(visits.cost)
+    if not must_move:
+        passed = not made.is_repaired if isinstance(made, Output) else made.cause != "drift"
+        if passed:
+            return Attempt(unmoved, cost, pace=attempt.pace)
+    return attempt._replace(cost=cost)
+
+
+def _visit_modes(random: np.random.Generator, erased: Erased, request: Request) -> Visits:
+    """Which modes chains visit."""
     thetas, like = unconstrained(request.kept, erased.draws)
     half = len(thetas) // 2
     halves = thetas[: 2 * half].reshape(2, half, -1)
-    return visits_all_modes(random, LogDensity(request.kept), like, halves, request.halves())
+
+    def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
+
+    return visit_modes(random, LogDensity(request.kept), like, halves, request.halves(), removed_at)
 
 
 def _moved(
-    random: np.random.Generator, erased: Erased, request: Request, origin: Origin, most_refits: float
+    random: np.random.Generator,
+    erased: Erased,
+    request: Request,
+    origin: Origin,
+    most_refits: float,
+    *,
+    is_suspect: bool = False,
 ) -> Attempt:
     """The draws resampled, moved and verified, or what speaks against them."""
-    is_suspect = origin == "refitted and moved"
     draws, least = erased.draws, max(request.policy.least_ess, FEWEST) * (SPARE if is_suspect else 1)
     is_expensive = request.model.gradients_are_dear
     chains, length = draws.n_chains, draws.n_draws
@@ -205,7 +237,7 @@ def _moved(
         return Attempt(HALVES_DIFFER)
     ancestors = _resampled(random, weights, half)
     # Methods that map draws leave their order, and what a chain remembers.
-    groups = _pieces(draws, draws if is_suspect else request.before)[ancestors]
+    groups = _pieces(draws, request.before if origin == "moved" else draws)[ancestors]
     counts = [chains * int(length * share) for share in SHARES if chains * int(length * share) >= SPARE * least]
     if is_expensive:
         counts = counts[-sum(count < ENOUGH * least for count in counts) - 1 :]

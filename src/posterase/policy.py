@@ -32,6 +32,9 @@ BUDGET_STEP = 0.05
 """What is published of a budget is rounded up to a multiple of this."""
 
 
+MOST_COUNTED = 100
+"""More requests than so many are not counted."""
+
 FINEST_EPSILON = 1e-4
 """ε is not printed finer than this."""
 
@@ -180,13 +183,17 @@ class Policy:
     def spends(self, erased: Erased, missed: float | None = None) -> float:
         """What accepting this adds to the budget, in total variation; nothing for a refit.
 
-        The smaller of min(1, √(ε/2)), where ε was measured, and of what verification may have missed: the distance of
-        two Gaussians whose means are `missed` standard deviations apart, 2Φ(missed/2) − 1.
+        The smaller of min(1, √(ε/2)), where ε was measured, with its error added, and of what verification may have
+        missed: the distance of two Gaussians whose means are `missed` standard deviations apart, 2Φ(missed/2) − 1.
         """
         if erased.samples_anew:
             return 0.0
         epsilon = erased.evidence.epsilon
-        measured = 1.0 if epsilon is None else total_variation([epsilon.value])
+        if epsilon is None:
+            measured = 1.0
+        else:  # a small ε from few draws is mostly noise
+            error = epsilon.error if epsilon.error >= 0 else 0.0
+            measured = total_variation([max(epsilon.value + error, FINEST_EPSILON)])
         return measured if missed is None else min(measured, math.erf(missed / math.sqrt(8)))
 
 
@@ -254,7 +261,8 @@ class Verdict:
         if not self.spends:
             return f"nothing spent, {self.left:.2g} left"
         more = int(self.left / self.spends)
-        enough = f"enough for {more:,} more like it" if more else "another like it will need a refit"
+        count = f"{more}" if more <= MOST_COUNTED else f"more than {MOST_COUNTED}"
+        enough = f"enough for {count} more like it" if more else "another like it will need a refit"
         return f"{self.spends:.2g} spent by this request, {self.left:.2g} left, {enough}"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:

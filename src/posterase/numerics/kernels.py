@@ -77,6 +77,9 @@ JUMP = 2.38
 """The best multiple for a Gaussian, times √(2d) (ter Braak 2006)."""
 
 
+Watched = Callable[[Float[np.ndarray, "n d"]], Float[np.ndarray, " n"]]
+"""A function of raveled draws."""
+
 Halves = tuple[Float[np.ndarray, "_ d"], Float[np.ndarray, "_ d"]]
 """Raveled unconstrained draws in two halves, not of equal size."""
 
@@ -118,8 +121,8 @@ class Kernels:
         self.thetas = thetas
         self.stretched = np.full((2, thetas.shape[2]), 1 / thetas.shape[2])
         self.gradients, self.densities, self.sequential = 0.0, 0.0, 0
-        self.mixtures: list[LocalMixture] | None = None
-        """For each half, of raveled parameters; None where there are too many."""
+        self.mixtures: tuple[LocalMixture, LocalMixture] | None = None
+        """For each half, in its coordinates; None where there are too many parameters."""
         self.modes: list[tuple[Float[np.ndarray, "2 d"], Float[np.ndarray, "2 d d"]]] = []
         """Centres and roots for each half: of modes, and of the draws' first coordinates if they are in none."""
         self.fit(thetas)
@@ -137,13 +140,13 @@ class Kernels:
         """Take mixtures that follow the other half's draws, and those that are known besides."""
         if thetas.shape[2] > MOST_DIMENSIONS:
             return
-        more = (thetas[:, :0],) * 2 if known is None else known
-        fitted = [
-            fit_local_mixture(random, np.concatenate([own, each])) for own, each in zip(thetas, more, strict=True)
-        ]
-        self.mixtures = [each for each in fitted[::-1] if each is not None]
-        if len(self.mixtures) < len(fitted):
-            self.mixtures = None
+        more = (thetas[0, :0], thetas[1, :0]) if known is None else known
+        fitted = []
+        for half in range(2):
+            others = np.concatenate([thetas[1 - half], more[1 - half]])
+            fitted.append(fit_local_mixture(random, self._whiten_half(half, others)))
+        first, second = fitted
+        self.mixtures = None if first is None or second is None else (first, second)
 
     @property
     def cost(self) -> Cost:
@@ -162,10 +165,11 @@ class Kernels:
 
     def whiten(self, thetas: Float[np.ndarray, "2 m d"]) -> Float[np.ndarray, "2 m d"]:
         """Coordinates of draws."""
-        centred = thetas - self.centres[:, None]
-        if self.scales.ndim == 2:
-            return centred / self.scales[:, None]
-        return np.stack([np.linalg.solve(scale, half.T).T for scale, half in zip(self.scales, centred, strict=True)])
+        return np.stack([self._whiten_half(half, own) for half, own in enumerate(thetas)])
+
+    def _whiten_half(self, half: int, thetas: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
+        centred, scale = thetas - self.centres[half], self.scales[half]
+        return centred / scale if scale.ndim == 1 else np.linalg.solve(scale, centred.T).T
 
     def unwhiten(self, z: Float[np.ndarray, "2 count d"]) -> Float[np.ndarray, "2 count d"]:
         """Raveled unconstrained draws at these coordinates."""
@@ -230,6 +234,11 @@ class Kernels:
             tuned = self._tune(random)
         return tuned
 
+    def give_up_trajectories(self) -> Tuned:
+        """Single tiny steps: hardly any trajectory is accepted, and other kernels do the work."""
+        self.density = dataclasses.replace(self.density, one_by_one=False)
+        return Tuned(np.full(2, np.pi / 2 / STEPS[-1]), np.ones(2, np.int64), 0.0, 1.0)
+
     def _tune(self, random: np.random.Generator) -> Tuned | None:
         state, active = self.trial
         rates: list[Float[np.ndarray, " 2"]] = []
@@ -249,10 +258,12 @@ class Kernels:
         counts = np.array([STEPS[number] for number in chosen[::-1]])
         return Tuned(np.pi / 2 / counts, counts, acceptance, max(correlations[number] for number in chosen))
 
-    def find_modes(self, random: np.random.Generator, before: Float[np.ndarray, "n d"]) -> Found | None:
+    def find_modes(
+        self, random: np.random.Generator, before: Float[np.ndarray, "n d"], removed: Watched | None
+    ) -> Found | None:
         """Look for modes to hop between, those that no draw has visited too. None where parameters are too many.
 
-        `before` are the draws that went in.
+        `before` are the draws that went in, and `removed` is the log-likelihood of the removed rows.
         """
         if not self.can_find_modes:
             return None
@@ -261,7 +272,11 @@ class Kernels:
         flat = np.concatenate(self.thetas)
         now, before = ((each - self.centres[0]) @ np.linalg.inv(self.scales[0]).T for each in (flat, before))
         height = float(np.asarray(state.value, np.float64)[sound].mean())
-        found = find_modes(random, self.density, frame, now, height, before)
+
+        def removed_at(z: Float[np.ndarray, "k d"]) -> Float[np.ndarray, " k"]:
+            return np.zeros(len(z)) if removed is None else removed(self.centres[0] + z @ self.scales[0].T)
+
+        found = find_modes(random, self.density, frame, now, height, before, removed_at)
         self.gradients += found.gradients
         self.sequential += found.sequential
         modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.modes]
@@ -344,16 +359,14 @@ class Kernels:
     ) -> tuple[State, Bool[np.ndarray, "2 m"]]:
         """Propose draws of the local mixtures, whatever the draws are now."""
         assert self.mixtures is not None
-        thetas, log_factor = self.unwhiten(np.asarray(state.z, np.float64)), np.zeros(active.shape)
-        proposal = thetas.copy()
+        z, log_factor = np.asarray(state.z, np.float64), np.zeros(active.shape)
+        proposal = z.copy()
         for half, mixture in enumerate(self.mixtures):
             own = np.flatnonzero(active[half])
             new = mixture.draw(random, len(own))
-            log_factor[half, own] = np.subtract(
-                *np.split(mixture.log_density(np.concatenate([thetas[half, own], new])), 2)
-            )
+            log_factor[half, own] = mixture.log_density(z[half, own]) - mixture.log_density(new)
             proposal[half, own] = new
-        return self._propose(random, state, self.whiten(proposal), log_factor, active)
+        return self._propose(random, state, proposal, log_factor, active)
 
     def _propose(
         self,
@@ -367,7 +380,7 @@ class Kernels:
         z, value = np.asarray(state.z), np.asarray(state.value)
         with np.errstate(over="ignore"):  # what is infinite in the draws' precision is rejected
             proposal = proposal.astype(z.dtype)
-        chosen = chosen & np.isfinite(proposal).all(axis=2)
+        chosen = chosen & np.isfinite(proposal).all(axis=2) & (proposal != z).any(axis=2)
         new = self._values(proposal, chosen)
         sound = chosen & np.isfinite(new)
         gain = np.where(sound, new, 0.0).astype(np.float64) - value + log_factor

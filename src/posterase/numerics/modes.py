@@ -18,8 +18,9 @@ if θ′ is nearest to j, so that the way back is as likely. That leaves the tar
 modes in proportion to their masses, and where this changes their law, they drift, which is detected and mended
 (`posterase.numerics.drift`). A mode of no mass is never hopped to, and costs only the proposals.
 
-A mode that is as high and as wide as one that the draws are in is its mirror image: components relabelled, or signs
-turned. If the draws that went in kept to one of them, draws stay there, and a note says so.
+A mode that is as high and as wide as one that the draws are in, with the removed rows and without them, is its mirror
+image: components relabelled, or signs turned. If the draws that went in kept to one of them, draws stay there, and a
+note says so.
 
 References
 ----------
@@ -30,6 +31,7 @@ Hegstad (2001), Mode jumping proposals in MCMC, Scandinavian Journal of Statisti
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -91,7 +93,7 @@ class Mode(NamedTuple):
     @property
     def log_width(self) -> float:
         """log |root|."""
-        return float(np.log(np.abs(np.linalg.det(self.root))))
+        return float(np.linalg.slogdet(self.root)[1])
 
     @property
     def log_mass(self) -> float:
@@ -130,6 +132,7 @@ def find_modes(
     z: Float[np.ndarray, "n d"],
     height: float,
     before: Float[np.ndarray, "m d"],
+    removed: Callable[[Float[np.ndarray, "k d"]], Float[np.ndarray, " k"]] | None = None,
 ) -> Found:
     """Modes of a density, and whether draws have visited them.
 
@@ -145,6 +148,9 @@ def find_modes(
         The mean log density of the draws.
     before
         The draws that went in: an image of a visited mode is left alone only where they had left it alone.
+    removed
+        The log-likelihood of the removed rows. Where it differs between two modes, these rows told them apart, and the
+        fit had no choice: one is no image of the other.
     """
     search = _Search(density, frame)
     modes = search.modes(_points(random, z, search.size))
@@ -153,7 +159,9 @@ def find_modes(
     unvisited = [mode for mode in heavy if mode.share_of(z) < VISITED]
     visited = [mode for mode in heavy if mode.share_of(z) >= VISITED]
     left_alone = [
-        mode for mode in unvisited if mode.share_of(before) < KNOWN and any(_is_image(mode, known) for known in visited)
+        mode
+        for mode in unvisited
+        if mode.share_of(before) < KNOWN and any(_is_image(mode, known, removed) for known in visited)
     ]
     heavy = [mode for mode in heavy if all(mode is not image for image in left_alone)]
     missed = len(unvisited) - len(left_alone)
@@ -182,8 +190,15 @@ def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"], size: int)
     return np.concatenate([own, radii[:, None] * directions])
 
 
-def _is_image(one: Mode, other: Mode) -> bool:
-    return abs(one.height - other.height) < MIRRORED and abs(one.log_width - other.log_width) < MIRRORED
+def _is_image(
+    one: Mode, other: Mode, removed: Callable[[Float[np.ndarray, "k d"]], Float[np.ndarray, " k"]] | None
+) -> bool:
+    if abs(one.height - other.height) >= MIRRORED or abs(one.log_width - other.log_width) >= MIRRORED:
+        return False
+    if removed is None:
+        return True
+    at_one, at_other = removed(np.stack([one.centre, other.centre]))
+    return bool(abs(at_one - at_other) < MIRRORED)
 
 
 class _Search:

@@ -35,6 +35,7 @@ from posterase.numerics.kernels import (
     Halves,
     Kernels,
     Tuned,
+    Watched,
     correlations,
     largest_correlation,
 )
@@ -166,7 +167,6 @@ class Refreshed(NamedTuple):
 T = TypeVar("T")
 
 Choose = Callable[[Pace], Plan]
-Watched = Callable[[Float[np.ndarray, "n d"]], Float[np.ndarray, " n"]]
 
 
 def refresh(
@@ -217,18 +217,28 @@ def refresh(
     return _precisely(density, like, thetas, run)
 
 
-def visits_all_modes(
+class Visits(NamedTuple):
+    """Which modes draws visit."""
+
+    all_visited: bool
+    mirrored: bool
+    """Whether there are others, which are images of those that they are in."""
+    cost: Cost
+
+
+def visit_modes(
     random: np.random.Generator,
     density: LogDensity,
     like: PyTree,
     thetas: Float[np.ndarray, "2 m d"],
     before: Halves,
-) -> tuple[bool, Cost]:
-    """Whether no mode is found that these draws do not visit, given those that went in; and what the search took."""
+    removed: Watched,
+) -> Visits:
+    """Look for modes that draws do not visit, given those that went in and the log-likelihood of the removed rows."""
 
-    def search(kernels: Kernels) -> tuple[bool, Cost]:
-        found = kernels.find_modes(random, np.concatenate(before))
-        return found is None or not found.unvisited, kernels.cost
+    def search(kernels: Kernels) -> Visits:
+        found = kernels.find_modes(random, np.concatenate(before), removed)
+        return Visits(found is None or not found.unvisited, found is not None and found.mirrored > 0, kernels.cost)
 
     return _precisely(density, like, thetas, search)
 
@@ -257,11 +267,13 @@ def _refresh(
     is_suspect: bool,
 ) -> Refreshed:
     tuned = kernels.tune(random)
+    kernels.fit_mixtures(random, kernels.thetas, before)
+    if tuned is None and kernels.mixtures is not None:
+        tuned = kernels.give_up_trajectories()
     if tuned is None:
         everywhere = np.tile(np.arange(kernels.thetas.shape[1]), (2, 1))
         return Refreshed(kernels.thetas, everywhere, 1.0, everywhere.size, kernels.cost)
-    found = kernels.find_modes(random, np.concatenate(before))
-    kernels.fit_mixtures(random, kernels.thetas, before)
+    found = kernels.find_modes(random, np.concatenate(before), watched)
     pace = Pace.of(tuned)
     plan = choose(pace)
     run = _Run(random, kernels, tuned, plan, groups, watched, before)

@@ -189,9 +189,9 @@ class _State(NamedTuple):
     """blackjax's state of dual averaging."""
 
     def with_one_step_size(self) -> _State:
-        """The mean over chains of what dual averaging has found: each has had only a short time to find its own."""
+        """The median over chains of what dual averaging has found: each has had only a short time to find its own."""
         average = np.asarray(self.averaging.log_step_size_avg)
-        found = np.full_like(average, average.mean())
+        found = np.full_like(average, np.median(average))
         return self._replace(averaging=self.averaging._replace(log_step_size=as_jax(found, found.dtype)))
 
 
