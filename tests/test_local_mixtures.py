@@ -108,3 +108,28 @@ def test_no_mixture_in_many_dimensions():
     kernels = Kernels(LogDensity(model), like, thetas.reshape(2, 500, d))
     kernels.fit_mixtures(np.random.default_rng(0), kernels.thetas, None)
     assert kernels.mixtures is None
+
+
+def test_a_proposal_of_where_a_draw_is_does_not_move_it():
+    """Jumps by the difference of two copies."""
+    params = {name: np.repeat(x[:, :4], 500, axis=1) for name, x in arm_draws(3).items()}
+    kernels = kernels_of(params, arm_draws(2))
+    active = np.ones(kernels.thetas.shape[:2], bool)
+    state = kernels.start(kernels.whiten(kernels.thetas), active)
+    after, moved = kernels.jump(np.random.default_rng(0), state, active, far=1.0)
+    assert moved.any()
+    np.testing.assert_array_equal(moved, (np.asarray(after.z) != np.asarray(state.z)).any(axis=2))
+
+
+def test_units_of_parameters_do_not_matter():
+    """A thin parabola beside a parameter in other units."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=4000)
+    shares = []
+    for unit in (1.0, 1e4):
+        points = np.stack([x, x**2 + 0.05 * random.normal(size=4000), unit * random.normal(size=4000)], axis=1)
+        mixture = fit_local_mixture(random, points)
+        drawn = mixture.draw(random, 4000)
+        shares.append((np.abs(drawn[:, 1] - drawn[:, 0] ** 2) < 0.5).mean())
+    assert shares[0] > 0.6
+    assert shares[1] == pytest.approx(shares[0], abs=0.05)

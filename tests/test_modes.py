@@ -68,7 +68,7 @@ def test_draws_spread_over_a_mode_that_none_had_visited(seed):
 @pytest.mark.statistical
 def test_without_hops_what_is_accepted_is_wrong(monkeypatch):
     """The twin."""
-    monkeypatch.setattr(Kernels, "find_modes", lambda self, random, before: None)
+    monkeypatch.setattr(Kernels, "find_modes", lambda self, random, before, removed: None)
     m, mass = on_grid(np.delete(CLUSTERS, REMOVED))
     exact = mass[m > BETWEEN].sum()
     result = pe.erase(location(), draws_of(CLUSTERS, 0), REMOVED, random_seed=0, policy=pe.Policy(refit=False))
@@ -158,3 +158,28 @@ def test_hops_leave_the_target_invariant():
     assert stats.binomtest(int((now > distance / 2).sum()), now.size, share).pvalue > FALSE_ALARM
     assert stats.kstest(near, "norm").pvalue > FALSE_ALARM
     assert stats.kstest((now[now > distance / 2] - distance) / width, "norm").pvalue > FALSE_ALARM
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("seed", range(2))
+def test_a_mode_that_the_removed_rows_told_apart_is_no_image(seed):
+    """y ~ N(m², 1), and two rows of N(m, 1) that are removed: they held m above zero."""
+    random = np.random.default_rng(seed)
+    y = np.concatenate([random.normal(4, 1, 30), random.normal(2, 0.5, 2)]).astype(np.float32)
+    is_signed = np.arange(32) >= 30
+    model = pe.Model(
+        lambda p: norm.logpdf(p["m"], 0, 3),
+        lambda p, data: norm.logpdf(data["y"], jnp.where(data["signed"], p["m"], p["m"] ** 2), 1),
+        {"y": y, "signed": is_signed},
+    )
+    m = np.linspace(-6, 6, 20_001)
+    log_p = norm.logpdf(m, 0, 3) + sum(
+        norm.logpdf(each, m if signed else m**2, 1) for each, signed in zip(y, is_signed, strict=True)
+    )
+    mass = np.exp(np.asarray(log_p, np.float64) - np.max(log_p))
+    drawn = random.choice(m, (4, 1000), p=mass / mass.sum()) + random.uniform(-3e-4, 3e-4, (4, 1000))
+    assert (drawn > 0).all()
+    result = pe.erase(model, pe.Draws({"m": drawn}), [30, 31], random_seed=seed)
+    below = float((np.asarray(result.draws.params["m"]) < 0).mean())
+    assert abs(below - 0.5) < 5 * 0.5 / np.sqrt(result.verdict.ess)
+    assert not any("images" in note.text for note in result.verdict.notes)

@@ -17,6 +17,7 @@ from posterase.erasers.refit import Start
 from posterase.errors import InvalidOptionError
 from posterase.numerics import transport_fit
 from posterase.numerics.cost import WARM_WARMUP
+from posterase.objections import Objection
 from posterase.progress import approximate, told_to
 from posterase.sampling import warm_nuts
 from tests.oracles import LinearRegression
@@ -258,3 +259,21 @@ def test_ctrl_c_inside_a_callback_is_raised(monkeypatch):
     monkeypatch.setattr(transport_fit.Fit, "run", raises)
     with pytest.raises(jax.errors.JaxRuntimeError):
         pe.erase(MODEL, DRAWS, ROWS, policy=NOTHING_ELSE)
+
+
+def test_each_attempt_is_judged_by_itself(monkeypatch):
+    """The first attempt of a refit is objected to; the second, which is not, is returned, and judged once."""
+    judged = []
+    judge = erasure._Climb._judge
+
+    def object_to_the_first(self, key, eraser, erased, near=None):
+        rung = judge(self, key, eraser, erased, near)
+        judged.append(erased)
+        found = [Objection("divergences", "made up", "")] if len(judged) == 1 else rung.objections
+        return dataclasses.replace(rung, objections=found)
+
+    monkeypatch.setattr(erasure._Climb, "_judge", object_to_the_first)
+    result = pe.erase(MODEL, DRAWS, ROWS, rungs=[pe.Refit()], random_seed=0)
+    assert result.verdict.accepted
+    assert len(judged) == 2
+    assert result.rungs[-1].erased.diagnostics.before == ("made up",)

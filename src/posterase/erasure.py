@@ -706,10 +706,13 @@ class _Climb(NamedTuple):
                 raise _TooLong(seconds, limit)
             show(f"{what}, {approximate(left)} left")
 
+        nearest = _nearest(tried, self.draws)
+        if not tried:  # doubts led straight here: weights cost next to nothing
+            nearest = self._weighted(key)
         attempts: list[tuple[Erased, Rung]] = []
 
         def objection(erased: Erased) -> str:
-            attempts.append((erased, self._judge(numbered(key, len(attempts)), eraser, erased)))
+            attempts.append((erased, self._judge(numbered(key, len(attempts)), eraser, erased, nearest)))
             # Another metric does not give many more effective draws than there are.
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
             return next((each.reason for each in attempts[-1][1].objections if each.cause != ignored), "")
@@ -720,9 +723,6 @@ class _Climb(NamedTuple):
             moves = functools.reduce(Cost.plus, (rung.moves for _, rung in attempts))
             return dataclasses.replace(attempts[-1][1], moves=moves)
 
-        nearest = _nearest(tried, self.draws)
-        if not tried:  # doubts led straight here: weights cost next to nothing
-            nearest = self._weighted(key)
         apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
         start = Start(nearest, not apart, objection, report)
         rung = self._judged(eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start), judge)
@@ -762,7 +762,7 @@ class _Climb(NamedTuple):
             found = Rung(name, erased, [Objection("error", failed.problem, failed.advice)], 0.0)
         return dataclasses.replace(found, seconds=time.perf_counter() - started)
 
-    def _judge(self, key: Key[Array, ""], eraser: Eraser, erased: Erased) -> Rung:
+    def _judge(self, key: Key[Array, ""], eraser: Eraser, erased: Erased, near: Draws | None = None) -> Rung:
         """What a method returned, made into output, or what speaks against it.
 
         Chains that ran on the kept rows and diverged, disagree or remember too much are moved, which may mend them and
@@ -775,7 +775,7 @@ class _Climb(NamedTuple):
         tails = self._tails(erased.draws)
         if tails.flat:
             return self._rung(eraser, erased, [_improper(tails.flat)])
-        made = self._output(key, eraser, erased, must_move)
+        made = self._output(key, eraser, erased, must_move, near)
         if isinstance(made.result, Objection):
             if tails.distant and made.result.cause in NOT_COVERED:  # the cause of it
                 objections = [_distant(tails.distant)]
@@ -821,9 +821,11 @@ class _Climb(NamedTuple):
         )
         return [Objection("budget", said, "")]
 
-    def _output(self, key: Key[Array, ""], eraser: Eraser, erased: Erased, must_move: bool) -> Attempt:
+    def _output(
+        self, key: Key[Array, ""], eraser: Eraser, erased: Erased, must_move: bool, near: Draws | None
+    ) -> Attempt:
         """Draws that may leave memory, or what speaks against them."""
-        request = Request(self.model, self.kept, self.removal, self.policy, self.draws)
+        request = Request(self.model, self.kept, self.removal, self.policy, self.draws, near)
         return make_output(numbered(key, OUTPUT), eraser, erased, request, must_move=must_move)
 
     def _tails(self, draws: Draws) -> Tails:

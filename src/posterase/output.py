@@ -43,6 +43,7 @@ from posterase.parameters import parameter_names
 from posterase.policy import Policy
 from posterase.removal import Removal
 from posterase.sampling.effective_draws import effective_draws
+from posterase.sampling.warm_nuts import flattened
 from posterase.stored_likelihoods import StoredLikelihoods
 
 SHARES = tuple(eighths / 8 * 0.5**power for power in range(12) for eighths in (8, 7, 6, 5))
@@ -147,12 +148,22 @@ class Request(NamedTuple):
     policy: Policy
     before: Draws
     """The draws that went in."""
+    near: Draws | None = None
+    """Other draws near the target, with their weights, for chains that do not depend on them."""
 
-    def halves(self) -> Halves:
-        """The draws that went in, raveled and unconstrained, in the halves that draws are resampled in."""
+    def halves(self, random: np.random.Generator) -> Halves:
+        """The draws that went in, raveled and unconstrained, in the halves that draws are resampled in; and as many of
+        those near the target.
+        """
         thetas, _ = unconstrained(self.kept, self.before)
         first = first_half(self.before.n_chains, self.before.n_draws)
-        return thetas[first], thetas[~first]
+        halves = thetas[first], thetas[~first]
+        if self.near is None or self.near is self.before:
+            return halves
+        near, _ = unconstrained(self.kept, self.near)
+        weights = flattened(base_weights(self.near).ravel())
+        picked = [near[random.choice(len(near), len(half), p=weights)] for half in halves]
+        return np.concatenate([halves[0], picked[0]]), np.concatenate([halves[1], picked[1]])
 
 
 def make_output(
@@ -215,7 +226,7 @@ def _visit_modes(random: np.random.Generator, erased: Erased, request: Request) 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
 
-    return visit_modes(random, LogDensity(request.kept), like, halves, request.halves(), removed_at)
+    return visit_modes(random, LogDensity(request.kept), like, halves, request.halves(random), removed_at)
 
 
 def _moved(
@@ -259,7 +270,7 @@ def _moved(
         return evaluate_at(RemovedLogLikelihood(request.model, request.removal), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
-    known = request.halves()
+    known = request.halves(random)
     moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, known, is_suspect)
     objection = _objection(moved, like)
     if objection is not None:

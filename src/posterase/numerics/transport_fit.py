@@ -290,7 +290,7 @@ class Fit:
         self.spend(densities=(1 + self.share) * self.n)
         moved_kept = scored.raw.ravel() + self.full - log_det
         kept = np.where(stayed, self.full - at_removed, moved_kept)
-        with np.errstate(invalid="ignore"):  # a moved draw may be where either density is zero
+        with np.errstate(invalid="ignore", over="ignore"):  # a moved draw may be where either density is zero
             full = np.where(stayed, self.full, moved_kept + at_removed)
             raw = _nowhere(kept - np.logaddexp(full, at_back - log_det) + np.log(2)).reshape(self.base.shape)
         return _Scored(scored.maps, thetas, stayed, raw, self.smoothed(raw))

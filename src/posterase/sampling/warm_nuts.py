@@ -99,7 +99,7 @@ class WarmSampled(NamedTuple):
 def warm_start(model: AbstractModel, draws: Draws) -> WarmStart:
     """Coordinates from weighted draws. Weights that leave few effective draws are flattened first."""
     thetas, like = unconstrained(model, draws)
-    weights = _flattened(np.asarray(draws.weights, np.float64).ravel())
+    weights = flattened(np.asarray(draws.weights, np.float64).ravel())
     plain = draws if draws.log_weights is None else draws.replace(draws.params)
     remembered = min(min(effective_draws(plain).values()) / len(weights), 1.0)
     effective = remembered / (weights**2).sum()
@@ -171,7 +171,7 @@ def warm_nuts(
     )
 
 
-def _flattened(weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+def flattened(weights: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """Weights to a power that leaves enough effective draws."""
     for power in FLATTENED:
         flat = np.where(weights > 0, weights, 0.0) ** power if power else (weights > 0).astype(float)
