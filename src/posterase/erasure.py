@@ -41,7 +41,7 @@ from posterase.erasers.refit import Refit, Start
 from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
-from posterase.errors import DrawsShapeError, InvalidOptionError, RefusedError, RepeatedDrawsError
+from posterase.errors import DrawsShapeError, InvalidOptionError, NothingKeptError, RefusedError, RepeatedDrawsError
 from posterase.extras import import_in_background
 from posterase.keys import fresh_key, key_from, numbered
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
@@ -453,7 +453,7 @@ def erase(
     if draws.n_chains * draws.n_draws < FEWEST_DRAWS:
         raise DrawsShapeError(
             f"there are {draws.n_chains * draws.n_draws} draws.",
-            "an erasure needs at least a few hundred: sample more.",
+            f"an erasure needs at least {FEWEST_DRAWS}, and better a few hundred: sample more.",
         )
     if draws.n_distinct == 1:
         raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
@@ -580,7 +580,13 @@ def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Remov
         f"{along} more row{'s' if along > 1 else ''} dropped, since covariates held removed values ({holding.how}); "
         "their own observed values stay covariates of later rows, unless these rows are named too"
     )
-    return model.removal(np.union1d(removal.row_ids, holding.rows)), (Note("rows", said),)
+    everything = np.union1d(removal.row_ids, holding.rows)
+    if len(everything) == model.n_rows:
+        raise NothingKeptError(
+            f"{removal.n_rows} rows were named, and the other {along} hold removed values ({holding.how}).",
+            "remove fewer rows; or leave the columns that hold other rows' values out of the model.",
+        )
+    return model.removal(everything), (Note("rows", said),)
 
 
 def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:

@@ -22,7 +22,8 @@ accepted with probability min(1, target(z′) q(z) / (target(z) q(z′))).
 **Hops** lead from mode to mode, to those that no draw has visited too (`numerics.modes`).
 
 **Two halves.** The coordinates and the number of steps of one half are taken from the other half, and trial moves are
-thrown away: a kernel does not depend on the draws that it moves.
+thrown away, so that these kernels do not depend on the draws that they move. Which modes hops lead between is known
+from all draws: this decides where proposals go, and any set of modes leaves the target invariant.
 
 References
 ----------

@@ -365,7 +365,8 @@ class _Run:
     def mix(self, least_sweeps: int) -> int:
         """Move draws until they have forgotten their ancestors, or until it takes too much.
 
-        Returns the number of trajectories of every draw, at least `least_sweeps`.
+        Returns the number of trajectories of every draw, at least `least_sweeps`. To stop when the last draw has moved
+        depends on the draws; it concerns one or two of them, and biases means by about one in their number.
         """
         for number in range(1, MOST_SWEEPS + least_sweeps + 1):
             # What is stuck with these steps moves with smaller ones.
