@@ -245,8 +245,8 @@ def test_the_cost_of_reweight_follows_the_bucket_of_removed_rows():
 
 def test_what_is_held_does_not_grow_with_the_draws():
     density = LogDensity(regression(FEW))
-    few, many = (density_program(density, draws) for draws in (100, 1_600))
-    results = 1_500 * (COLUMNS + 2) * 8  # the draws themselves, and their values
+    few, many = (density_program(density, draws) for draws in (800, 1_600))  # in batches of the same size
+    results = 800 * (COLUMNS + 2) * 8  # the draws themselves, and their values
     assert temporary(many) < temporary(few) + 2 * results
     of_all = jax.jit(jax.vmap(lambda theta: density.model.log_rows(theta, jnp.arange(1_000))))
     one, other = (compiled(of_all, jnp.zeros((n, COLUMNS))).memory_analysis() for n in (100, 1_600))

@@ -127,7 +127,7 @@ def test_the_tables_count_each_outcome_once():
     assert by_removal.rows[0][1:] == by_family.rows[0][1:]
     assert by_fault.rows[0][:2] == ("shifted by 1 sd", "1")
     text = bench.summary(outcomes)
-    assert "3 erasures from 1 families: 2 accepted. Wrong, strictly: 1 of 2 (50.0%)" in text
+    assert "3 erasures, families: 1. Accepted: 2. Wrong, strictly: 1 of 2 (50.0%)" in text
     assert "Needlessly refused: 1 of 3" in text
     assert "20.0 times fewer evaluations" in text
     assert len(bench.wrong_ones(outcomes)) == 2

@@ -951,7 +951,7 @@ def _refusal(
     reason = "; ".join(f"{rung.name}: {rung.objections[0].reason}" for rung in named)
     worst = min(had, key=lambda name: had[name])
     public = "; ".join(f"{rung.name}: {rung.objections[0].public}" for rung in named)
-    advice, page = [], last.objections[0].page
+    advice, page = [], named[0].objections[0].page
     if doubts:
         page = doubts[0].page
         reason = "; ".join([*(doubt.reason for doubt in doubts), reason])
@@ -963,7 +963,7 @@ def _refusal(
         public = f"the draws that went in have too few effective ones; {public}"
         advice.append("draw more.")
     else:
-        cause = named[0].objections[0] if "improper" in causes else last.objections[0]
+        cause = named[0].objections[0]
         advice.append(cause.advice)
         page = cause.page
     return Verdict(False, "refused", "", reason, _advised(advice, way_out), page, public_reason=public)

@@ -158,7 +158,14 @@ def erase(
     first = is_first()
     progress = said.progress if first else False
     result = erased(
-        fit.model, fit.draws, removed, key=job.seed, policy=job.rules, refits=refits, progress=progress, mesh=over
+        fit.model,
+        fit.draws,
+        fit.model.removal(removed),
+        key=job.seed,
+        policy=job.rules,
+        refits=refits,
+        progress=progress,
+        mesh=over,
     )
     result = dataclasses.replace(result, verdict=_for_commands(result.verdict))
     if not first:

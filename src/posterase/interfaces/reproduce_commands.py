@@ -350,7 +350,8 @@ def bench_trust(
             keep=lambda found: _write_json(beside_out, [each.to_dict() for each in found]),
         )
     summary, wrong = trust.summary(outcomes), trust.wrong_ones(outcomes)
-    command = f"posterase bench trust --seeds {seeds}"
+    chosen = [f'--family "{name}"' for name in family or []]
+    command = " ".join([f"posterase bench trust --seeds {seeds}", *chosen, *([] if refits else ["--no-refits"])])
     text = ["# Can the verdict be trusted?", "", f"From `{command}`: {machine()}.", "", trust.__doc__ or "", summary]
     for table in trust.tables(outcomes):
         text += ["", markdown(table)]

@@ -345,10 +345,10 @@ def _row(name: str, some: Sequence[Outcome]) -> tuple[str, ...]:
         sum(bool(each.strict) for each in some),
         sum(bool(each.loose) for each in some),
         sum(not each.method and not each.spoiled for each in some),
-        sum(bool(each.refit_strict) for each in refits),
-        sum(bool(each.refit_loose) for each in refits),
     ]
-    return name, str(len(some)), *map(str, counts), f"{np.median(ratios):.2f}" if ratios else "–"
+    of_refits = [sum(bool(each.refit_strict) for each in refits), sum(bool(each.refit_loose) for each in refits)]
+    compared = (*map(str, of_refits), f"{np.median(ratios):.2f}") if refits else ("–", "–", "–")
+    return name, str(len(some)), *map(str, counts), *compared
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -362,7 +362,7 @@ def summary(outcomes: Sequence[Outcome]) -> str:
         return f"{sum(some)} of {len(of)} ({sum(some) / max(len(of), 1):.1%})"
 
     lines = [
-        f"{len(sound)} erasures from {len({each.family for each in sound})} families: {len(accepted)} accepted. "
+        f"{len(sound)} erasures, families: {len({each.family for each in sound})}. Accepted: {len(accepted)}. "
         f"Wrong, strictly: {share([bool(each.strict) for each in accepted], accepted)}; "
         f"loosely: {share([bool(each.loose) for each in accepted], accepted)}. "
         f"Needlessly refused: {share([not each.method for each in sound], sound)}."
