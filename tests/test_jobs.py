@@ -569,3 +569,14 @@ def test_shells_complete_commands(monkeypatch, capsys):
 def test_row_ids_as_people_write_them():
     assert ids("3, 17 40-42") == [3, 17, 40, 41, 42]
     assert ids("floor > 0") == "floor > 0"
+
+
+def test_rows_are_erased_from_a_file_that_was_cut_before(here):
+    """Ids stay what they were: the condition is resolved once, and its numbers are not taken for labels."""
+    call("erase", "fit.nc", "--rows", "12-15", "--policy", "ess=50", "--out", "kept.nc")
+    with xr.open_datatree(here / "kept.nc", engine="h5netcdf") as tree:
+        dim = tree["log_likelihood"]["y"].dims[-1]
+    for number, rows in enumerate(("person == 'person-07'", f"{dim} == 60")):
+        call("erase", "kept.nc", "--rows", rows, "--policy", "ess=50", "--out", f"again-{number}.nc")
+        with xr.open_datatree(here / f"again-{number}.nc", engine="h5netcdf") as tree:
+            assert tree["log_likelihood"].sizes[dim] == (92, 95)[number]
