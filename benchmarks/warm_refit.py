@@ -157,9 +157,13 @@ def run() -> Iterator[str]:
         except pe.errors.ImproperPosteriorError:
             continue  # the group has a parameter of its own, with a flat prior
         lines.append(line(rows[-1]))
+        write_page(rows, lines)  # as far as the run has come
         yield lines[-1]
         jax.clear_caches()
+    yield summary(rows)
+
+
+def write_page(rows: list[Row], lines: list[str]) -> None:
     intro = f"# Warm refits\n\nFrom `python -m benchmarks warm_refit`: {machine()}.\n\n{__doc__}"
     TARGET.parent.mkdir(parents=True, exist_ok=True)
     write_whole(TARGET, "\n".join([intro, summary(rows), "", *lines]) + "\n")
-    yield summary(rows)

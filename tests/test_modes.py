@@ -183,3 +183,12 @@ def test_a_mode_that_the_removed_rows_told_apart_is_no_image(seed):
     below = float((np.asarray(result.draws.params["m"]) < 0).mean())
     assert abs(below - 0.5) < 5 * 0.5 / np.sqrt(result.verdict.ess)
     assert not any("images" in note.text for note in result.verdict.notes)
+
+
+def test_images_are_told_by_what_their_centres_are_known_to():
+    """Centres are found to a tenth of a standard deviation, over which many removed rows may change a lot."""
+    one = modes.Mode(np.array([3.01]), np.array([[0.1]]), 0.0)
+    other = modes.Mode(np.array([-2.99]), np.array([[0.1]]), 0.0)
+    assert modes._is_image(one, other, lambda z: 50 * np.abs(z[:, 0]))
+    assert not modes._is_image(one, other, lambda z: 5 * z[:, 0]), "the removed rows told them apart"
+    assert not modes._is_image(one, other._replace(height=-1.0), lambda z: 0 * z[:, 0])

@@ -197,8 +197,21 @@ def _is_image(
         return False
     if removed is None:
         return True
-    at_one, at_other = removed(np.stack([one.centre, other.centre]))
-    return bool(abs(at_one - at_other) < MIRRORED)
+    at_one, slope_one = _value_and_slope(removed, one)
+    at_other, slope_other = _value_and_slope(removed, other)
+    # Each centre is known up to so many standard deviations.
+    uncertain = math.sqrt(2 * ARRIVED) * (slope_one + slope_other)
+    return abs(at_one - at_other) < MIRRORED + uncertain
+
+
+def _value_and_slope(
+    function: Callable[[Float[np.ndarray, "k d"]], Float[np.ndarray, " k"]], mode: Mode
+) -> tuple[float, float]:
+    """A function at a mode's centre, and how steep it is there, per standard deviation of the mode."""
+    steps = DIFFERENCE * mode.root.T
+    values = function(np.concatenate([mode.centre[None], mode.centre + steps, mode.centre - steps]))
+    ahead, behind = np.split(values[1:], 2)
+    return float(values[0]), float(np.linalg.norm(ahead - behind)) / (2 * DIFFERENCE)
 
 
 class _Search:
