@@ -179,3 +179,14 @@ def test_half_precision_becomes_float32(dtype):
 
 def test_repr():
     assert repr(labelled()) == "Draws: 2 chains × 6 draws, equal weights\n  alpha: float32[3]\n  sigma: float32"
+
+
+def test_effective_sizes_are_known_by_the_names_of_parameters():
+    """Two sets of draws may share their arrays."""
+    from posterase.sampling.effective_draws import effective_draws
+
+    first = pe.Draws({"a": np.random.default_rng(0).normal(size=(4, 100))})
+    second = pe.Draws({"b": first.params["a"]})
+    assert second.params["b"] is first.params["a"], "the case at hand"
+    assert set(effective_draws(first)) == {"a"}
+    assert effective_draws(second) == {"b": effective_draws(first)["a"]}

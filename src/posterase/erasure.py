@@ -453,7 +453,7 @@ def erase(
     if draws.n_chains * draws.n_draws < FEWEST_DRAWS:
         raise DrawsShapeError(
             f"there are {draws.n_chains * draws.n_draws} draws.",
-            f"an erasure needs at least {FEWEST_DRAWS}, and better a few hundred: sample more.",
+            f"an erasure needs at least {FEWEST_DRAWS}, preferably a few hundred: sample more.",
         )
     if draws.n_distinct == 1:
         raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")

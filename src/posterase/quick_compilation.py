@@ -1,11 +1,10 @@
 """Programs that compile fast on a CPU.
 
-XLA's code generator for fused operations and the second level of optimisation take a third of the time of a first
-request. Where a density passes over little data, programs run about as fast without them. Where it passes over more,
-elementwise functions are vectorised by that generator only: a gradient of a logistic regression with 569 × 31 numbers
-takes a fifth of the time with it (`python -m benchmarks compile_options`). So programs of small densities are
-compiled without it, and those of others with it. Programs that are evaluated at one draw only are compiled without any
-optimisation.
+XLA's code generator for fused operations and the second level of optimisation make a first request slower. Where a
+density passes over little data, they gain little afterwards. Where it passes over more, the generator is worth its
+time, since only it vectorises some elementwise functions (`python -m benchmarks compile_options` has both times). So
+programs of small densities are compiled without it, and those of others with it. Programs that are evaluated at one
+draw only are compiled without any optimisation.
 
 Other devices than CPUs are left to XLA's own choice.
 """
@@ -24,7 +23,7 @@ Option = tuple[str, bool | int]
 
 PIECES: Option = ("xla_cpu_parallel_codegen_split_count", max(1, (os.cpu_count() or 1) // 2))
 """Pieces that a program's code is generated in, side by side: half of the cores, since two programs are compiled at a
-time. XLA's own 32 take a fifth longer in all, which two cores do not win back."""
+time. XLA's own default, 32, takes longer in all, which two cores do not win back."""
 
 FEW: tuple[Option, ...] = (("xla_cpu_use_fusion_emitters", False), ("xla_backend_optimization_level", 1), PIECES)
 """For programs that run over many draws of a density of little data."""

@@ -1,7 +1,7 @@
 """The headers of Stan's math library that a Stan program needs.
 
-The C++ that Stan's compiler writes includes the whole library: 480,000 lines after preprocessing, and two thirds of the
-time that a small program takes to compile. Functions have headers of their own, named after them, so the names in a
+The C++ that Stan's compiler writes includes the whole library, and reading it is most of the time that a small program
+takes to compile. Functions have headers of their own, named after them, so the names in a
 program tell which ones it needs. `include_needed` puts these before the program, and keeps the rest out by defining the
 include guards of the headers that would include everything.
 

@@ -6,7 +6,7 @@ parameters, all as Stan itself computes them, on the host and in float64, many d
 - PyStan 3, whose wheels carry Stan and its compiler. Its own functions go through a local server, ten milliseconds a
   call, and read the data anew each time; so the program is compiled here into a library of our own
   (`stan_library.cpp`), with what PyStan brings and without a network. It takes microseconds a draw. `stan_headers`
-  picks the headers that the program needs: it compiles in less than half the time. The first request that samples
+  picks the headers that the program needs, since reading all of Stan's takes longest. The first request that samples
   compiles the sampler, too (`stan_sampler.cpp`).
 - BridgeStan, given the library that it has compiled. It does not sample.
 

@@ -22,8 +22,8 @@ accepted with probability min(1, target(z′) q(z) / (target(z) q(z′))).
 **Hops** lead from mode to mode, to those that no draw has visited too (`numerics.modes`).
 
 **Two halves.** The coordinates and the number of steps of one half are taken from the other half, and trial moves are
-thrown away, so that these kernels do not depend on the draws that they move. Which modes hops lead between is known
-from all draws: this decides where proposals go, and any set of modes leaves the target invariant.
+thrown away, so that these kernels do not depend on the draws that they move. The modes that hops lead between are found
+from all draws; given the modes, hops leave the target invariant.
 
 References
 ----------
@@ -82,7 +82,7 @@ Watched = Callable[[Float[np.ndarray, "n d"]], Float[np.ndarray, " n"]]
 """A function of raveled draws."""
 
 Halves = tuple[Float[np.ndarray, "_ d"], Float[np.ndarray, "_ d"]]
-"""Raveled unconstrained draws in two halves, not of equal size."""
+"""Raveled unconstrained draws in two halves, which may differ in size."""
 
 
 class Tuned(NamedTuple):
@@ -275,9 +275,10 @@ class Kernels:
         height = float(np.asarray(state.value, np.float64)[sound].mean())
 
         def removed_at(z: Float[np.ndarray, "k d"]) -> Float[np.ndarray, " k"]:
-            return np.zeros(len(z)) if removed is None else removed(self.centres[0] + z @ self.scales[0].T)
+            assert removed is not None
+            return removed(self.centres[0] + z @ self.scales[0].T)
 
-        found = find_modes(random, self.density, frame, now, height, before, removed_at)
+        found = find_modes(random, self.density, frame, now, height, before, removed_at if removed else None)
         self.gradients += found.gradients
         self.sequential += found.sequential
         modes = [(self.centres[0] + self.scales[0] @ m.centre, self.scales[0] @ m.root) for m in found.modes]

@@ -338,8 +338,7 @@ class _Run:
         watched: Watched | None,
         before: Halves,
     ):
-        self.before = before
-        self.random, self.kernels, self.tuned = random, kernels, tuned
+        self.random, self.kernels, self.tuned, self.before = random, kernels, tuned, before
         self.plan, self.watched, self.most_gradients = plan, watched, plan.most_gradients
         rows = np.arange(2)[:, None]
         self.places, self.starts = plan.places, kernels.thetas[rows, plan.places]

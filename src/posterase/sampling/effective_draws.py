@@ -32,8 +32,8 @@ FEWEST_IN_HALF = 4
 """Halves of chains shorter than this have no autocorrelations to speak of."""
 
 
-_known: dict[tuple[int, ...], dict[str, float]] = {}
-"""Effective sizes of draws that are still in memory, by the identities of their arrays."""
+_known: dict[tuple[tuple[str, ...], tuple[int, ...]], dict[str, float]] = {}
+"""Effective sizes of draws that are still in memory, by the names of parameters and the identities of their arrays."""
 
 
 def effective_draws(draws: Draws) -> dict[str, float]:
@@ -43,7 +43,7 @@ def effective_draws(draws: Draws) -> dict[str, float]:
     still in memory are computed once.
     """
     leaves = jax.tree.leaves(draws.params)
-    key = tuple(map(id, leaves))
+    key = tuple(draws.names), tuple(map(id, leaves))
     if key not in _known:
         _known[key] = _compute(draws)
         for leaf in leaves:
