@@ -8,12 +8,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from posterase.assess.bounds import total_variation
 from posterase.checks import is_a
 from posterase.erasers.eraser import Erased
 from posterase.errors import InvalidOptionError
 from posterase.notes import Note
-from posterase.numerics.weights import Estimate
+from posterase.numerics.weights import Estimate, total_variation
 from posterase.objections import Objection
 from posterase.origins import Origin
 from posterase.sampling.mixing import MOST_RHAT

@@ -8,7 +8,6 @@ from posterase.assess.bounds import Bounds as Bounds
 from posterase.assess.bounds import measured as measured
 from posterase.assess.bounds import path_bound as path_bound
 from posterase.assess.bounds import smoothing_bound as smoothing_bound
-from posterase.assess.bounds import total_variation as total_variation
 from posterase.assess.calibration import Calibration as Calibration
 from posterase.assess.calibration import calibrate as calibrate
 from posterase.assess.comparison import Compared as Compared
@@ -47,3 +46,4 @@ from posterase.assess.worlds import Worlds as Worlds
 from posterase.assess.worlds import worlds as worlds
 from posterase.numerics.weights import Estimate as Estimate
 from posterase.numerics.weights import jeffreys as jeffreys
+from posterase.numerics.weights import total_variation as total_variation

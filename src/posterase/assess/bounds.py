@@ -129,10 +129,3 @@ def path_bound(log_estimates: ArrayLike | Sequence[Any], log_evidence: float | N
     influence = ratios / ratios.mean() - log_estimates
     value = log_estimates.max() + np.log(ratios.mean()) - mean
     return Estimate(float(value), float(influence.std(ddof=1) / np.sqrt(n)))
-
-
-def total_variation(epsilons: Sequence[float]) -> float:
-    """Σ min(1, √(ε/2)) over repeated erasures: a bound on the total variation that has added up, at most 1."""
-    if any(not each >= 0 for each in epsilons):
-        raise InvalidOptionError("an ε is negative or NaN.", "give divergences in nats.")
-    return float(min(1.0, sum(min(1.0, (each / 2) ** 0.5) for each in epsilons)))

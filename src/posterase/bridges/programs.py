@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -146,6 +147,12 @@ class Program(abc.ABC):
         return [slice(int(a), int(b)) for a, b in itertools.pairwise(ends)]
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def densities_of(program: Program, params: Params, leaves: Mapping[int, Array]) -> tuple[Array, list[Array]]:
+    """The same, traced once for all functions that call it: the user's program in Python is slow to trace."""
+    return program.densities(params, leaves)
+
+
 class BridgedModel(AbstractModel):
     """A fit's program and its data. Made by a bridge, `pe.from_numpyro` say."""
 
@@ -177,7 +184,7 @@ class BridgedModel(AbstractModel):
         return cast_floats({**rows, **self.constants}, jnp.result_type(*jax.tree.leaves(params)))
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
-        prior, rows = self.program.densities(params, self.leaves(params))
+        prior, rows = densities_of(self.program, params, self.leaves(params))
         return prior + jnp.sum(jnp.where(self.present, jnp.concatenate(rows), 0))
 
     def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
@@ -186,10 +193,10 @@ class BridgedModel(AbstractModel):
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         leaves = self.leaves(params)
         if not self.program.by_rows:
-            return jnp.concatenate(self.program.densities(params, leaves)[1])[rows]
+            return jnp.concatenate(densities_of(self.program, params, leaves)[1])[rows]
         places = self.program.places()
         own = [jnp.clip(rows - at.start, 0, at.stop - at.start - 1) for at in places]
-        _, values = self.program.at_rows(params, leaves, own)
+        _, values = densities_of(self.program, *self.program.take_rows(params, leaves, own))
         inside = [(rows >= at.start) & (rows < at.stop) for at in places]
         return sum((jnp.where(*each, 0) for each in zip(inside, values, strict=True)), jnp.zeros(rows.shape))
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from posterase.assess.bounds import total_variation
 from posterase.assess.table import COLUMNS, Assessment
 from posterase.assess.table import with_error as figures_of
 from posterase.erasure import Erasure
@@ -32,7 +31,7 @@ from posterase.interfaces.report import (
 )
 from posterase.interfaces.report_html import bullets, count, folded, page_of, section, table
 from posterase.numerics.cost import Cost
-from posterase.numerics.weights import Estimate
+from posterase.numerics.weights import Estimate, total_variation
 from posterase.plotting import Sample, moved_most, samples_of
 from posterase.policy import epsilon_text
 

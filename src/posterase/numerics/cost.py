@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-REFIT_CHAINS, REFIT_WARMUP, WARM_WARMUP = range(2, 65), 500, 75
+REFIT_CHAINS, REFIT_WARMUP, WARM_WARMUP = range(2, 65), 500, 60
 """Chains of a refit; steps of its warm-up, cold and from a warm start."""
 
 FEWEST_REFIT_DRAWS = 250

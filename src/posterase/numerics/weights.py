@@ -23,7 +23,7 @@ Vehtari, Simpson, Gelman, Yao, Gabry (2024), Pareto smoothed importance sampling
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +31,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from posterase.draws import Draws
+from posterase.errors import InvalidOptionError
 
 FEWEST_FOR_EFFICIENCY = 4
 """Chains shorter than this say nothing about their autocorrelation."""
@@ -150,6 +151,13 @@ def jeffreys(
     value = float((target_base * at_target).sum() - (base * at_proposal).sum())
     errors = standard_error(at_target, target_base), standard_error(at_proposal, base)
     return Estimate(value, float(np.hypot(*errors)))
+
+
+def total_variation(epsilons: Sequence[float]) -> float:
+    """Bound the total variation that repeated erasures add up to: Σ min(1, √(ε/2)), at most 1."""
+    if any(not each >= 0 for each in epsilons):
+        raise InvalidOptionError("an ε is negative or NaN.", "give divergences in nats.")
+    return float(min(1.0, sum(min(1.0, (each / 2) ** 0.5) for each in epsilons)))
 
 
 def log_mean(log_weights: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> Estimate:
