@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from posterase.garbage import rare_collections
 from posterase.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -150,7 +151,8 @@ if not TYPE_CHECKING:  # else type checkers would let any name pass
             return importlib.import_module(f"posterase.{name}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'posterase' has no attribute {name!r}")
-        found = globals()[name] = getattr(importlib.import_module(f"posterase.{_HOME_OF[name]}"), name)
+        with rare_collections():
+            found = globals()[name] = getattr(importlib.import_module(f"posterase.{_HOME_OF[name]}"), name)
         return found
 
 

@@ -43,6 +43,7 @@ from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
 from posterase.errors import DrawsShapeError, InvalidOptionError, NothingKeptError, RefusedError, RepeatedDrawsError
 from posterase.extras import import_in_background
+from posterase.garbage import rare_collections
 from posterase.keys import fresh_key, key_from, numbered
 from posterase.log_densities import LogDensity, RemovedLogLikelihood
 from posterase.model import AbstractModel
@@ -378,6 +379,7 @@ class Erasure:
         }
 
 
+@rare_collections()
 @programs_kept()
 @raises_read_errors
 @raises_own_errors

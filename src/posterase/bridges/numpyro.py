@@ -31,6 +31,7 @@ from posterase.errors import (
     WarmupDrawsError,
 )
 from posterase.extras import need
+from posterase.garbage import rare_collections
 from posterase.parameters import parameter_names
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 OPTIONS = ("draws", "row_dim", "shared", "dims", "coords", "preprocessing", "frame")
 
 
+@rare_collections()
 def from_numpyro(
     fitted: Any,
     *model_args: Any,

@@ -20,12 +20,14 @@ from posterase.container import Grouping
 from posterase.draws import Draws
 from posterase.errors import InvalidTypeError
 from posterase.extras import need
+from posterase.garbage import rare_collections
 
 if TYPE_CHECKING:
     from posterase.bridges.programs import BridgedModel
     from posterase.bridges.pymc_discovery import Discovered
 
 
+@rare_collections()
 def from_pymc(
     model: Any,
     idata: Any,

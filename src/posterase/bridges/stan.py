@@ -56,6 +56,7 @@ from posterase.errors import (
     UnsupportedModelError,
 )
 from posterase.extras import need
+from posterase.garbage import rare_collections
 from posterase.rows import Block, columns_of
 
 ROWS = "row"
@@ -99,6 +100,7 @@ FEWEST_NEIGHBOURS, ADDITIVE = 3, 1e-8
 LIBRARIES = (".so", ".dylib", ".dll")
 
 
+@rare_collections()
 def from_stan(
     program: Any,
     data: Mapping[str, Any] | None,
