@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Ratio, write_whole
-from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
+from posterase.runtime.compilation_cache import VARIABLE
 
 REPEATS = int(os.environ.get("REPEATS", "3"))
 CALLS = ("Reweight", "InfluenceShift", "Transport", "Rejuvenate", "Refit", "nuts", "erase")

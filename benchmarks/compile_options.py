@@ -1,6 +1,6 @@
 """Gradients of many draws, compiled with and without XLA's code generator for fused operations.
 
-What `posterase.quick_compilation` chooses between: compilation is faster without that generator, and gradients are
+What `posterase.runtime.fast_compilation` chooses between: compilation is faster without that generator, and gradients are
 slower where a density passes over much data.
 """
 
@@ -16,9 +16,9 @@ from jaxtyping import Array, Float
 
 from benchmarks.harness import Ratio, compare, once
 from benchmarks.problems import PROBLEMS
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.extra_chances import BLOCK, RaveledDensity
-from posterase.quick_compilation import FEW, LITTLE_DATA, MORE
+from posterase.runtime.fast_compilation import FEW, LITTLE_DATA, MORE
 
 STEPS = 16
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.harness import Ratio, once, write_whole
-from posterase.devices import COORDINATOR, PROCESS, PROCESSES
 from posterase.experiments.machine import machine
+from posterase.runtime.sharding import COORDINATOR, PROCESS, PROCESSES
 
 ROWS, PARAMETERS, DRAWS, CHAINS, REMOVED, STEPS = 200_000, 20, 1000, 64, 100, 400
 COUNTS = (1, 2, 4, 8)

@@ -25,9 +25,9 @@ from posterase.erasers.continue_unfinished import ContinueUnfinished
 from posterase.erasers.rounds import Course, Place
 from posterase.experiments import bnn, networks
 from posterase.experiments.bnn_results import results
-from posterase.log_densities import RemovedLogLikelihood
-from posterase.model import Model
-from posterase.precision import Number
+from posterase.model.base import Model
+from posterase.model.densities import RemovedLogLikelihood
+from posterase.runtime.precision import Number
 from posterase.sampling.batches import BatchDensity
 from posterase.sampling.vectors import of_vector
 

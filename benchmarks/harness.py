@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from posterase.files import written_whole
+from posterase.runtime.files import written_whole
 
 
 class Ratio(NamedTuple):

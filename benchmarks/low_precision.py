@@ -16,7 +16,7 @@ import numpy as np
 import posterase as pe
 from benchmarks.harness import Ratio, compare
 from benchmarks.scaling import problem
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 
 PARAMETERS, DRAWS, CHAINS, REMOVED = 50, 64, 4, 100
 ALL_DIGITS, FEWER = "float32", ("default", "bfloat16")

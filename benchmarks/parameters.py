@@ -26,7 +26,7 @@ import posterase as pe
 from benchmarks.harness import once, write_whole
 from benchmarks.memory import status
 from posterase.experiments.machine import machine
-from posterase.files import written_whole
+from posterase.runtime.files import written_whole
 
 SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000)
 """9 W + 1 each, for a width W."""

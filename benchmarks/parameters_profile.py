@@ -16,12 +16,12 @@ import posterase as pe
 from benchmarks.harness import Ratio, compare, once
 from benchmarks.wide import make, temporary
 from posterase.erasers.influence_shift import _shift, _standard_deviations
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.curvature import Curvature, gradient
 from posterase.numerics.densities import expectation, unconstrained
 from posterase.numerics.solvers import LANCZOS_STEPS, lanczos
 from posterase.numerics.weights import parameter_ess
-from posterase.precision import numbers_as_arrays
+from posterase.runtime.precision import numbers_as_arrays
 
 PARAMETERS, WIDER, SAMPLES, DRAWS, RANK = 10_000, 100_000, 8, 32, 16
 

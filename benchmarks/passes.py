@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 
 import posterase as pe
-import posterase.model
+import posterase.model.base
 from benchmarks.harness import Ratio, compare
 from benchmarks.reweight import draws_of, logistic
-from posterase.column_checks import lagged
-from posterase.log_densities import LogDensity
+from posterase.data.leakage import lagged
+from posterase.data.row_sums import _plainly, sum_rows
+from posterase.data.selection import table_of
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import evaluate_at
-from posterase.row_sums import _plainly, sum_rows
-from posterase.rows import table_of
 from posterase.sampling.sample import _put, _room
 
 ROWS, PARAMETERS, DRAWS, REMOVED = 100_000, 50, 256, 100
@@ -26,15 +26,15 @@ ROWS, PARAMETERS, DRAWS, REMOVED = 100_000, 50, 256, 100
 
 def density_of(elements: int) -> Any:
     """A density of all rows at many draws, by blocks of so many numbers."""
-    model, usual = logistic(ROWS, PARAMETERS), posterase.model.CUT_ELEMENTS
+    model, usual = logistic(ROWS, PARAMETERS), posterase.model.base.CUT_ELEMENTS
     thetas, like = np.random.default_rng(0).normal(0, 0.1, (DRAWS, PARAMETERS)), np.zeros(PARAMETERS, np.float32)
 
     def run() -> Any:
-        posterase.model.CUT_ELEMENTS = elements  # read where a program is traced, which is once for each model
+        posterase.model.base.CUT_ELEMENTS = elements  # read where a program is traced, which is once for each model
         try:
             return evaluate_at(LogDensity(model), thetas, like)
         finally:
-            posterase.model.CUT_ELEMENTS = usual
+            posterase.model.base.CUT_ELEMENTS = usual
 
     return run
 
@@ -46,7 +46,7 @@ def gradients_by(summed: Any) -> Any:
 
     @jax.jit
     def gradients(density: LogDensity, at: Any) -> Any:
-        with mock.patch("posterase.model.sum_rows", summed):  # while the program is traced, which is once
+        with mock.patch("posterase.model.base.sum_rows", summed):  # while the program is traced, which is once
             return jax.vmap(jax.value_and_grad(density))(at)
 
     return lambda: gradients(LogDensity(model), thetas)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree
 
 import posterase as pe
 from benchmarks.problems import Problem
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import evaluate
 
 Rows = dict[str, np.ndarray]

@@ -42,12 +42,12 @@ from benchmarks.harness import write_whole
 from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
 from benchmarks.problems import CHAINS, Problem, breast_cancer, radon_hierarchy
 from posterase.assess import moment_errors, two_sample
-from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
-from posterase.files import written_whole
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import constrained, evaluate, evaluate_at
 from posterase.numerics.densities import unconstrained as raveled
+from posterase.runtime.compilation_cache import VARIABLE
+from posterase.runtime.files import written_whole
 
 WARMUP, DRAWS = 1000, 1000
 NUTPIE_WARMUP = 400

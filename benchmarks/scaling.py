@@ -25,11 +25,11 @@ import posterase as pe
 from benchmarks.harness import once, write_whole
 from benchmarks.memory import status
 from posterase.experiments.machine import machine
-from posterase.files import written_whole
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.curvature import Curvature, gradients
 from posterase.numerics.densities import evaluate_at
 from posterase.numerics.weights import smooth
+from posterase.runtime.files import written_whole
 
 DOCS = Path(__file__).parent.parent / "docs"
 NEWTON_STEPS = 8

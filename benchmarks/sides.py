@@ -42,11 +42,11 @@ from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
 from benchmarks.peers import Row
 from benchmarks.problems import Problem, breast_cancer, radon_hierarchy
 from benchmarks.sides_page import UNTOUCHED, Found, Mode, at_the_floor, keep
-from posterase.compilation import VARIABLE
 from posterase.experiments.machine import machine
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import constrained, evaluate
 from posterase.numerics.densities import unconstrained as raveled
+from posterase.runtime.compilation_cache import VARIABLE
 
 REQUESTS = {
     breast_cancer: ("1 row", "57 rows of one class"),

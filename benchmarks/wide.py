@@ -27,10 +27,10 @@ from jaxtyping import Array, Float, Int
 
 import posterase as pe
 from posterase.erasers.influence_shift import _shift
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import _evaluate, _evaluate_at, unconstrained
 from posterase.numerics.transport_fit import RANK, _low_rank
-from posterase.precision import numbers_as_arrays
+from posterase.runtime.precision import numbers_as_arrays
 
 INPUTS, ROWS, REMOVED, CHAINS = 7, 64, 4, 2
 NOISE, LOOSENESS, GAUSS_NEWTON_STEPS = 0.2, 0.2, 8

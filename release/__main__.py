@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from posterase.files import written_whole
+from posterase.runtime.files import written_whole
 from posterase.version import __version__
 from release.environments import ROOT, CheckError, ran
 

@@ -46,9 +46,9 @@ def few(mesh) -> dict[str, list]:
 
 def blocks(mesh) -> dict[str, list]:
     """The same where every device has several blocks of rows."""
-    import posterase.model
+    import posterase.model.base
 
-    posterase.model.BLOCK_ELEMENTS = 1  # 256 rows
+    posterase.model.base.BLOCK_ELEMENTS = 1  # 256 rows
     import posterase as pe
 
     model, draws = problem(rows=2003)
@@ -69,7 +69,7 @@ def cut(mesh) -> dict[str, list | float]:
     from jax.sharding import NamedSharding, PartitionSpec
 
     import posterase as pe
-    from posterase import devices
+    from posterase.runtime import sharding
 
     model, _ = problem(rows=64)
     draws = pe.nuts(0, model, {"beta": np.zeros((3, 3), np.float32)}, draws=200, warmup=200).draws
@@ -78,7 +78,7 @@ def cut(mesh) -> dict[str, list | float]:
     model = pe.Model(model.log_prior, model.log_likelihood, data)
     removal = model.removal(range(7))
     result = pe.erase(model, draws, removal, key=0, mesh=mesh)
-    with devices.over(mesh):
+    with sharding.over(mesh):
         spread = model.spread()
     held = {"model": model, "spread": spread, "kept": result.model}
     shapes = {
@@ -151,15 +151,16 @@ def talk(mesh) -> dict[str, list]:
     import jax
     import jax.numpy as jnp
 
-    import posterase.model
-    from posterase import devices, row_sums
-    from posterase.log_densities import LogDensity
+    import posterase.model.base
+    from posterase.data import row_sums
+    from posterase.model.densities import LogDensity
+    from posterase.runtime import sharding
 
     model, _ = problem(rows=300_000)
 
     def places(derivative) -> list[str]:
         """The parts of the compiled program that talk to other devices: its main part, or the body of a loop."""
-        with devices.over(mesh):
+        with sharding.over(mesh):
             program = jax.jit(derivative).lower(LogDensity(model.spread()), jnp.ones((5, 3))).compile().as_text()
         parts = re.findall(r"^(?:ENTRY )?%([\w.\-]+) \([^\n]*\n(.*?)^\}", program, re.MULTILINE | re.DOTALL)
         return [name for name, text in parts for _ in re.findall(r" all-reduce\(", text)]
@@ -183,7 +184,7 @@ def talk(mesh) -> dict[str, list]:
 
     found = {"gradients": places(gradients), "products": places(products)}
     jax.clear_caches()
-    posterase.model.sum_rows = left_to_jax
+    posterase.model.base.sum_rows = left_to_jax
     return found | {"gradients, left to jax": places(gradients)}
 
 

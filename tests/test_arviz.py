@@ -14,8 +14,8 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
-from posterase import tree_files
 from posterase.bridges.arviz import with_groups
+from posterase.draws import io
 from posterase.errors import AmbiguousRowsError
 from posterase.interfaces.cli import app, main
 from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
@@ -235,7 +235,7 @@ class InferenceData:
 def test_a_piece_at_a_time_is_the_same(beta, tmp_path, monkeypatch):
     whole = pe.from_arviz(tree_of(beta))
     weights = pe.Reweight()(0, *whole, whole[0].removal(REMOVED)).draws.log_weights
-    monkeypatch.setattr(tree_files, "PIECE_ELEMENTS", 1000)
+    monkeypatch.setattr(io, "PIECE_ELEMENTS", 1000)
     model, draws = pe.from_arviz(tree_of(beta))
     result = pe.erase(model, draws, rows=REMOVED)
     np.testing.assert_array_equal(result.weighted_draws.log_weights, weights)

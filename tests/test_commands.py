@@ -15,7 +15,7 @@ from posterase.errors import OutputError
 from posterase.interfaces.advice import as_options, as_settings
 from posterase.interfaces.cli import app
 from posterase.interfaces.output import Commands, Said
-from posterase.stored_likelihoods import GIVE_THE_MODEL
+from posterase.model.stored import GIVE_THE_MODEL
 
 
 def commands(group=None, path=()):

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase import devices
 from posterase.errors import InvalidOptionError, MeshError
+from posterase.runtime import sharding
 from tests import mesh_programs
 
 ROOT = Path(__file__).parent.parent
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 def environment(n_devices, **more):
     """For a process with so many virtual devices."""
     own = os.environ.get("XLA_FLAGS", "")
-    flags = f"{own} --xla_force_host_platform_device_count={n_devices} {devices.THREADS_OFF}"
+    flags = f"{own} --xla_force_host_platform_device_count={n_devices} {sharding.THREADS_OFF}"
     return os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)} | more
 
 
@@ -46,7 +46,7 @@ def peers():
     with socket.socket() as free:
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
-    names = devices.COORDINATOR, devices.PROCESSES, devices.PROCESS
+    names = sharding.COORDINATOR, sharding.PROCESSES, sharding.PROCESS
     return [environment(1, **dict(zip(names, (address, "2", str(i)), strict=True))) for i in (0, 1)]
 
 
@@ -121,7 +121,7 @@ def test_a_stream_is_not_read_for_several_devices(tmp_path):
 
 def test_one_device_takes_no_copy_of_the_data():
     model, _ = mesh_programs.problem(rows=11)
-    with devices.over(pe.mesh()):
+    with sharding.over(pe.mesh()):
         assert model.spread() is model
 
 
@@ -139,12 +139,12 @@ def test_more_devices_than_cores_need_threads_of_their_own(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
     with pytest.raises(MeshError, match="8 devices are made of a CPU with 2 core") as caught:
-        devices._check_threads(8, "cpu")
-    assert devices.THREADS_OFF in str(caught.value)
-    devices._check_threads(2, "cpu")
-    devices._check_threads(8, "gpu")
-    monkeypatch.setenv("XLA_FLAGS", devices.THREADS_OFF)
-    devices._check_threads(8, "cpu")
+        sharding._check_threads(8, "cpu")
+    assert sharding.THREADS_OFF in str(caught.value)
+    sharding._check_threads(2, "cpu")
+    sharding._check_threads(8, "gpu")
+    monkeypatch.setenv("XLA_FLAGS", sharding.THREADS_OFF)
+    sharding._check_threads(8, "cpu")
 
 
 def test_rows_that_the_user_has_cut_stay_so(tmp_path):
@@ -174,7 +174,7 @@ def test_a_jax_mesh_does_as_well():
 
 
 def test_half_named_peers_are_refused(monkeypatch):
-    monkeypatch.setenv(devices.COORDINATOR, "localhost:1")
+    monkeypatch.setenv(sharding.COORDINATOR, "localhost:1")
     with pytest.raises(InvalidOptionError, match="only some are set"):
         pe.join_processes()
 

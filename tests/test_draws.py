@@ -12,7 +12,7 @@ import xarray as xr
 from hypothesis import given, settings
 
 import posterase as pe
-from posterase.draws import systematic
+from posterase.draws.draws import systematic
 from posterase.errors import WeightedDrawsError
 from tests.statistical import assert_moments, rejected
 

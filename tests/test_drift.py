@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import binom
 
 import posterase as pe
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics import refresh
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.drift import bounded, find_drift

@@ -17,13 +17,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from scipy.stats import kstest, norm
 
 import posterase as pe
+from posterase.data.parameters import element_names
 from posterase.erasers.eraser import replaced
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedError
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import constrained, unconstrained
 from posterase.numerics.weights import Estimate
-from posterase.parameters import element_names
 from posterase.policy import rounded
 from posterase.sampling.mixing import chain_agreement
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
@@ -531,7 +531,7 @@ def test_columns_are_named():
 
 
 def test_progress_is_told_to_whoever_listens():
-    from posterase.progress import told_to
+    from posterase.runtime.progress import told_to
 
     heard = []
     with told_to(heard.append):
@@ -545,7 +545,7 @@ def test_progress_is_told_to_whoever_listens():
 def test_progress_appears_after_a_while(monkeypatch, capsys):
     import time
 
-    from posterase import progress
+    from posterase.runtime import progress
 
     monkeypatch.setattr(progress, "PATIENCE", 0.05)
     monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes what it writes to for a terminal

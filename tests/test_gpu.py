@@ -6,7 +6,7 @@ import pytest
 from benchmarks.scaling import problem
 
 import posterase as pe
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from tests.oracles import LinearRegression
 
 pytestmark = pytest.mark.gpu

@@ -7,7 +7,7 @@ from scipy.stats import binom
 
 import posterase as pe
 from posterase.errors import DataChangedError
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.input_checks import FALSE_ALARMS, check_draws, compute_scores
 from posterase.numerics.weights import blocks, independent_groups

@@ -17,6 +17,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
+from posterase.draws.origins import ORIGINS
 from posterase.errors import (
     EmptyRemovalError,
     InputFileError,
@@ -33,7 +34,6 @@ from posterase.interfaces.cli import app, main
 from posterase.interfaces.dry_run import DryRun
 from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from posterase.interfaces.jobs import Job, ids
-from posterase.origins import ORIGINS
 from posterase.record.certificate import CAUTIONS, page, schema
 from posterase.record.keyring import load_keys
 

@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 import xarray as xr
 from jax._src.compilation_cache import decompress_executable
-from jax.experimental.compilation_cache import compilation_cache
+from jax.experimental.compilation_cache import compilation_cache as jax_cache
 
 import posterase as pe
-from posterase import compilation
-from posterase.closures import holds_data
-from posterase.compilation import programs, programs_kept, suspend_cache
+from posterase.runtime import compilation_cache
+from posterase.runtime.closures import holds_data
+from posterase.runtime.compilation_cache import programs, programs_kept, suspend_cache
 from tests.test_doctor import examined
 
 FIRST_ERASURE = """
@@ -64,7 +64,7 @@ ALL_RUNGS = "{'rungs': [pe.Reweight(), pe.InfluenceShift(), pe.Transport(), pe.R
 
 def first_erasure(folder, options="{}"):
     """What a new process says of its first erasure; nothing may be said on its standard error."""
-    own = {**os.environ, compilation.VARIABLE: str(folder), "PYTHONWARNINGS": WARNINGS}
+    own = {**os.environ, compilation_cache.VARIABLE: str(folder), "PYTHONWARNINGS": WARNINGS}
     command = [sys.executable, "-c", FIRST_ERASURE, options]
     done = subprocess.run(command, env=own, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -79,9 +79,9 @@ def entries(folder):
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     """No choice made, and a user's cache that is empty."""
-    monkeypatch.delenv(compilation.VARIABLE)
+    monkeypatch.delenv(compilation_cache.VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compilation, "_ready", set())
+    monkeypatch.setattr(compilation_cache, "_ready", set())
     return tmp_path / "cache" / "posterase" / "programs"
 
 
@@ -133,7 +133,7 @@ ROWS_IN_CLOSURES = """
 import sys
 import jax, jax.numpy as jnp, numpy as np
 import posterase as pe
-import posterase.model
+import posterase.model.base
 
 rows, places = np.random.default_rng(1).normal(size=(5, 40)), np.arange(40)
 named, held, array = jnp.asarray(rows[3]), {"y": jnp.asarray(rows[2])}, jnp.asarray(rows[1])
@@ -153,7 +153,7 @@ FUNCTIONS = {
 }
 
 if sys.argv[1] == "without the gate":
-    posterase.model.suspend_cache = lambda: None
+    posterase.model.base.suspend_cache = lambda: None
 policy = pe.Policy(refit=True, ess=1e9)
 for name in sys.argv[2:]:
     y = rows[list(FUNCTIONS).index(name)]
@@ -174,7 +174,7 @@ KINDS = ("numpy", "jax", "dict", "global", "argument")
 
 def rows_written(folder, gate, *kinds):
     """Which of the models' rows are in the files that a process left in its folder; and whether it left programs."""
-    own = {**os.environ, compilation.VARIABLE: str(folder), "PYTHONWARNINGS": WARNINGS}
+    own = {**os.environ, compilation_cache.VARIABLE: str(folder), "PYTHONWARNINGS": WARNINGS}
     command = [sys.executable, "-c", ROWS_IN_CLOSURES, gate, *kinds]
     done = subprocess.run(command, env=own, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -267,7 +267,7 @@ ENTRIES = {
 def test_no_call_writes_rows_of_closures(fresh, monkeypatch, entry, gate):
     """Whatever compiles a user's functions; and the twin, in which nothing holds the programs back."""
     if not gate:
-        monkeypatch.setattr(compilation, "suspend_cache", lambda: None)
+        monkeypatch.setattr(compilation_cache, "suspend_cache", lambda: None)
         for module in ("model", "assess.assessment", "assess.comparison"):
             monkeypatch.setattr(f"posterase.{module}.suspend_cache", lambda: None)
     jax.clear_caches()
@@ -437,7 +437,7 @@ def test_a_users_own_folder_gets_no_rows_either(tmp_path):
     finally:
         for name, value in before.items():
             jax.config.update(name, value)
-        compilation_cache.reset_cache()
+        jax_cache.reset_cache()
 
 
 # --- where programs are kept
@@ -466,14 +466,14 @@ def test_a_users_choice_stays(fresh, monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "")
     assert programs().folder is None
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
-    monkeypatch.setenv(compilation.VARIABLE, "off")
+    monkeypatch.setenv(compilation_cache.VARIABLE, "off")
     with programs_kept():
         assert jax.config.jax_compilation_cache_dir is None
-    monkeypatch.setenv(compilation.VARIABLE, "~nobody-of-that-name/programs")
+    monkeypatch.setenv(compilation_cache.VARIABLE, "~nobody-of-that-name/programs")
     assert "no such user" in programs().said
     with programs_kept():
         assert jax.config.jax_compilation_cache_dir is None
-    monkeypatch.setenv(compilation.VARIABLE, str(tmp_path / "named"))
+    monkeypatch.setenv(compilation_cache.VARIABLE, str(tmp_path / "named"))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
     try:
         with programs_kept():
@@ -498,7 +498,7 @@ def test_a_folder_that_cannot_be_used_is_not_used(fresh, monkeypatch, tmp_path):
         assert jax.config.jax_compilation_cache_dir is None
     found = examined("--keys", tmp_path / "keys", "--record", tmp_path / "record.db", status=1)["compiled programs"]
     assert found["state"] == "wrong"
-    assert compilation.VARIABLE in found["advice"]
+    assert compilation_cache.VARIABLE in found["advice"]
 
 
 def test_a_folder_that_others_can_write_to_is_not_used(fresh, tmp_path):
@@ -518,8 +518,8 @@ def test_doctor_says_where_they_are(fresh, monkeypatch, tmp_path):
     found = examined(*words)["compiled programs"]
     assert found["state"] == "ok"
     assert found["said"].startswith(f"{len(entries(fresh))} in {fresh}, 0.0 MiB")
-    monkeypatch.setenv(compilation.VARIABLE, "off")
-    assert examined(*words)["compiled programs"]["said"] == f"not kept: {compilation.VARIABLE} is off"
+    monkeypatch.setenv(compilation_cache.VARIABLE, "off")
+    assert examined(*words)["compiled programs"]["said"] == f"not kept: {compilation_cache.VARIABLE} is off"
 
 
 def test_half_written_files_and_old_ones_go(fresh, monkeypatch):
@@ -533,13 +533,13 @@ def test_half_written_files_and_old_ones_go(fresh, monkeypatch):
         path.write_bytes(content)
         age = {"old": 5e5, "being-written": 0}.get(name, 3600)
         os.utime(path, (now - age, now - age))
-    monkeypatch.setattr(compilation, "MOST_BYTES", 1800)
+    monkeypatch.setattr(compilation_cache, "MOST_BYTES", 1800)
     with programs_kept():
         pass
     assert {path.name for path in fresh.glob("*-cache")} == {"whole-cache", "being-written-cache"}
     (fresh / "empty-cache").write_bytes(b"")
     os.utime(fresh / "empty-cache", (now - 3600, now - 3600))
-    compilation._ready.clear()
+    compilation_cache._ready.clear()
     with programs_kept():
         pass
     assert (fresh / "empty-cache").exists()
@@ -554,7 +554,7 @@ def test_a_broken_program_is_compiled_anew(fresh, monkeypatch):
     for path in fresh.glob("*-cache"):
         path.write_bytes(path.read_bytes()[:40])
     jax.clear_caches()
-    compilation._ready.clear()
+    compilation_cache._ready.clear()
     with programs_kept():
         assert jax.jit(compiled)(1.0) == 24.0
 
@@ -562,11 +562,11 @@ def test_a_broken_program_is_compiled_anew(fresh, monkeypatch):
 def test_several_processes_at_once(tmp_path):
     script = (
         "import jax, sys\n"
-        "from posterase.compilation import programs_kept\n"
+        "from posterase.runtime.compilation_cache import programs_kept\n"
         "with programs_kept():\n"
         "    print(sum(float(jax.jit(lambda a, k=k: a * k + 1)(2.0)) for k in range(1, 9)))\n"
     )
-    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": WARNINGS}
+    own = {**os.environ, compilation_cache.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": WARNINGS}
     command = [sys.executable, "-c", script]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     for _ in range(2):
@@ -581,7 +581,7 @@ def test_a_callback_is_that_of_the_process_that_calls(tmp_path):
     """
     script = (
         "import jax, numpy as np, sys\n"
-        "from posterase.compilation import programs_kept\n"
+        "from posterase.runtime.compilation_cache import programs_kept\n"
         "factor = float(sys.argv[1])\n"
         "def called(a):\n"
         "    shape = jax.ShapeDtypeStruct((), np.float32)\n"
@@ -592,7 +592,7 @@ def test_a_callback_is_that_of_the_process_that_calls(tmp_path):
         "        print(jax.jit(called)(np.float32(4)), jax.jit(lambda a: a + 1)(np.float32(4)))\n"
         "    jax.clear_caches()\n"
     )
-    own = {**os.environ, compilation.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": WARNINGS}
+    own = {**os.environ, compilation_cache.VARIABLE: str(tmp_path / "programs"), "PYTHONWARNINGS": WARNINGS}
     for factor, expected in ((2, "212.0 5.0\n"), (3, "316.0 5.0\n"), (5, "524.0 5.0\n")):
         command = [sys.executable, "-c", script, str(factor)]
         done = subprocess.run(command, env=own, capture_output=True, text=True)

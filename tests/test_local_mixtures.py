@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 import posterase as pe
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.kernels import Kernels
 from posterase.numerics.local_mixtures import MOST_DIMENSIONS, fit_local_mixture

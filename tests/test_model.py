@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 import posterase as pe
-from posterase import model as model_file
 from posterase.errors import DensityShapeError, NotFactorisedError, RowsAlreadyRemovedError
+from posterase.model.base import base as model_file
 from tests.oracles import ORACLES, GammaPoisson, GaussianMean, LinearRegression
 
 

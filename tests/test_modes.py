@@ -8,11 +8,11 @@ from jax.scipy.stats import norm, t
 from scipy import stats
 
 import posterase as pe
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics import modes
 from posterase.numerics.extra_chances import Frame, RaveledDensity
 from posterase.numerics.kernels import Kernels
-from posterase.precision import as_jax
+from posterase.runtime.precision import as_jax
 from tests.statistical import FALSE_ALARM
 
 CLUSTERS = np.concatenate([np.linspace(-1, 1, 16), np.linspace(6, 8, 12)]).astype(np.float32)

@@ -266,7 +266,9 @@ ANSWERS = RNG.integers(2, size=(5, 8))
 )
 def test_rows_are_found(x64, function, args, shapes, options, blocks, by_rows):
     """And what they add to the density is what NumPyro's log density loses when they are masked out."""
-    args = tuple(np.array(each) if isinstance(each, np.ndarray) else each for each in args)  # see posterase.precision
+    args = tuple(
+        np.array(each) if isinstance(each, np.ndarray) else each for each in args
+    )  # see posterase.runtime.precision
     model, draws = pe.from_numpyro(function, *args, draws=flat_draws(**shapes), **options)
     assert dict(model.program.blocks) == blocks
     assert model.program.by_rows == by_rows

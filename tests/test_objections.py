@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from posterase.objections import PAGE, PUBLIC_CAUSES, SECTIONS, Cause, Objection
+from posterase.draws.objections import PAGE, PUBLIC_CAUSES, SECTIONS, Cause, Objection
 
 ROOT = Path(__file__).parent.parent
 

@@ -8,9 +8,9 @@ from jax.extend.core import jaxprs_in_params
 
 import posterase as pe
 from posterase.errors import CoarseRowsWarning, PrecisionError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import evaluate, expectation
-from posterase.precision import numpy_as_jax
+from posterase.runtime.precision import numpy_as_jax
 from posterase.sampling.batches import BatchDensity
 from tests import mesh_programs
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from posterase.draws.origins import ORIGINS
 from posterase.errors import OutputError, ProjectError, RecordError, RequestError
-from posterase.origins import ORIGINS
 from posterase.record.certificate import page, schema
 from posterase.record.ledger import verify
 from posterase.record.privacy import certified

@@ -12,13 +12,13 @@ import pytest
 
 import posterase as pe
 from posterase import erasure
+from posterase.draws.objections import Objection
 from posterase.erasers import refit as refit_module
 from posterase.erasers.refit import Start
 from posterase.errors import InvalidOptionError
 from posterase.numerics import transport_fit
 from posterase.numerics.cost import WARM_WARMUP
-from posterase.objections import Objection
-from posterase.progress import approximate, told_to
+from posterase.runtime.progress import approximate, told_to
 from posterase.sampling import warm_nuts
 from tests.oracles import LinearRegression
 from tests.statistical import assert_moments, rejected

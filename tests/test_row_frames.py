@@ -12,6 +12,7 @@ from arviz_base import from_dict
 import posterase as pe
 from posterase.bridges.group_labels import find_group_labels, stem_of
 from posterase.bridges.row_frames import read_frames, with_frames
+from posterase.data.selection import Block, RowTable
 from posterase.errors import (
     AmbiguousRowsError,
     DataChangedError,
@@ -20,7 +21,6 @@ from posterase.errors import (
     InvalidTypeError,
     RowsError,
 )
-from posterase.rows import Block, RowTable
 from tests.oracles import LinearRegression
 
 ORACLE = LinearRegression.make()

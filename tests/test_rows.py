@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import posterase as pe
-from posterase.column_checks import lagged
-from posterase.rows import Block, RowTable, blanked
+from posterase.data.leakage import lagged
+from posterase.data.selection import Block, RowTable, blanked
 
 COUNTY = np.array(["AITKIN", "ANOKA", "ANOKA", "BECKER", "AITKIN"])
 FLOOR = np.array([0, 1, 0, 1, 1])

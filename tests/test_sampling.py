@@ -16,7 +16,7 @@ from scipy.linalg import solve_discrete_lyapunov
 import posterase as pe
 from posterase import errors
 from posterase.numerics.weights import parameter_ess
-from posterase.precision import numbers_as_arrays
+from posterase.runtime.precision import numbers_as_arrays
 from posterase.sampling import batches
 from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.mixing import chain_agreement, mixing

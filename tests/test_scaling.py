@@ -17,13 +17,13 @@ from benchmarks.scaling import Curve, measured, problem
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import posterase as pe
-import posterase.column_checks as column_checks_file
-import posterase.model as model_file
+import posterase.data.leakage as column_checks_file
+import posterase.model.base as model_file
 import posterase.numerics.propriety as propriety_file
-from posterase.column_checks import lagged
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.data.leakage import lagged
+from posterase.data.selection import table_of
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import _evaluate_at
-from posterase.rows import table_of
 
 COLUMNS, DRAWS = 4, 50
 LIKE = np.zeros(COLUMNS, np.float32)

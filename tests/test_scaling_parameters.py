@@ -11,7 +11,7 @@ import pytest
 from benchmarks.wide import make, programs, temporary
 
 import posterase as pe
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import batch_size, held, unconstrained
 from posterase.numerics.propriety import ALL_UP_TO, OF_EACH, check_informed, flat_tails
 from posterase.numerics.weights import base_weights, element_ess

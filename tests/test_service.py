@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from posterase.draws.origins import ORIGINS
 from posterase.errors import (
     InvalidOptionError,
     LedgerError,
@@ -31,7 +32,6 @@ from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
-from posterase.origins import ORIGINS
 from posterase.record import schema
 from posterase.record.certificate import CAUTIONS
 from posterase.record.keyring import promote_staged, rotated, stage_signer

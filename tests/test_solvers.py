@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.curvature import Curvature, ravel_draws
 from posterase.numerics.solvers import CHOLESKY_UP_TO, default_solver, lanczos, nystrom
 

@@ -20,6 +20,7 @@ from posterase.bridges.arviz import axes_of, groupings
 from posterase.bridges.pystan_cache import cached_chains, describe_cached_chains
 from posterase.bridges.stan import clear_pystan_cache
 from posterase.bridges.stan_data import as_arrays, by_length, packed, unpacked
+from posterase.data.selection import Block, RowTable
 from posterase.errors import (
     AmbiguousRowsError,
     DataChangedError,
@@ -37,7 +38,6 @@ from posterase.errors import (
 from posterase.experiments.posteriors import POSTERIORS
 from posterase.experiments.posteriors_stan import PROGRAMS
 from posterase.numerics.input_checks import LOOKED_AT
-from posterase.rows import Block, RowTable
 from tests.oracles import LinearRegression
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
 from tests.test_arviz import NAME, PLANTED, found_in

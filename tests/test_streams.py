@@ -24,6 +24,8 @@ import zarr
 
 import posterase as pe
 from posterase.assess.forget_sets import row_influence
+from posterase.data.selection import table_of
+from posterase.data.streams import MOST_BLOCKS
 from posterase.errors import (
     DataError,
     InvalidOptionError,
@@ -34,11 +36,9 @@ from posterase.errors import (
     UnsupportedModelError,
 )
 from posterase.interfaces.projects import data_digest
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import evaluate
-from posterase.rows import table_of
 from posterase.sampling.resume import digest
-from posterase.streams import MOST_BLOCKS
 
 ROOT = Path(__file__).parent.parent
 ROWS, BLOCK = 103, 20

@@ -11,13 +11,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from posterase.garbage import rare_collections
+from posterase.runtime.garbage import rare_collections
 from posterase.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from posterase import assess as assess
     from posterase import errors as errors
-    from posterase import transforms as transforms
     from posterase.bridges.arviz import from_arviz as from_arviz
     from posterase.bridges.blackjax import from_blackjax as from_blackjax
     from posterase.bridges.networks import from_equinox as from_equinox
@@ -25,9 +24,11 @@ if TYPE_CHECKING:
     from posterase.bridges.numpyro import from_numpyro as from_numpyro
     from posterase.bridges.pymc import from_pymc as from_pymc
     from posterase.bridges.stan import from_stan as from_stan
-    from posterase.devices import join_processes as join_processes
-    from posterase.devices import mesh as mesh
-    from posterase.draws import Draws as Draws
+    from posterase.data.streams import Stream as Stream
+    from posterase.data.streams import stream as stream
+    from posterase.draws.draws import Draws as Draws
+    from posterase.draws.notes import Note as Note
+    from posterase.draws.objections import Objection as Objection
     from posterase.erasers.continue_sampling import Continue as Continue
     from posterase.erasers.continue_unfinished import ContinueUnfinished as ContinueUnfinished
     from posterase.erasers.eraser import Erased as Erased
@@ -43,13 +44,23 @@ if TYPE_CHECKING:
     from posterase.erasers.transport import Transport as Transport
     from posterase.erasure import Erasure as Erasure
     from posterase.erasure import erase as erase
-    from posterase.log_densities import Split as Split
-    from posterase.log_densities import split as split
     from posterase.matching import Matched as Matched
     from posterase.matching import match_refits as match_refits
-    from posterase.model import MaskedModel as MaskedModel
-    from posterase.model import Model as Model
-    from posterase.notes import Note as Note
+    from posterase.model.base import MaskedModel as MaskedModel
+    from posterase.model.base import Model as Model
+    from posterase.model.base import transforms as transforms
+    from posterase.model.densities import Split as Split
+    from posterase.model.densities import split as split
+    from posterase.model.removal import Removal as Removal
+    from posterase.model.transforms import Transform as Transform
+    from posterase.model.transforms import greater_than as greater_than
+    from posterase.model.transforms import interval as interval
+    from posterase.model.transforms import less_than as less_than
+    from posterase.model.transforms import ordered as ordered
+    from posterase.model.transforms import positive as positive
+    from posterase.model.transforms import real as real
+    from posterase.model.transforms import simplex as simplex
+    from posterase.model.transforms import unit_interval as unit_interval
     from posterase.numerics.moves import HMCMoves as HMCMoves
     from posterase.numerics.moves import MALAMoves as MALAMoves
     from posterase.numerics.moves import Moves as Moves
@@ -62,10 +73,10 @@ if TYPE_CHECKING:
     from posterase.numerics.solvers import NystromPreconditioner as NystromPreconditioner
     from posterase.numerics.solvers import Preconditioner as Preconditioner
     from posterase.numerics.solvers import Solver as Solver
-    from posterase.objections import Objection as Objection
     from posterase.policy import Policy as Policy
     from posterase.policy import Verdict as Verdict
-    from posterase.removal import Removal as Removal
+    from posterase.runtime.sharding import join_processes as join_processes
+    from posterase.runtime.sharding import mesh as mesh
     from posterase.sampling.laplace import LaplaceFit as LaplaceFit
     from posterase.sampling.nuts import NutsSampled as NutsSampled
     from posterase.sampling.nuts import nuts as nuts
@@ -82,17 +93,6 @@ if TYPE_CHECKING:
     from posterase.sampling.schedules import Schedule as Schedule
     from posterase.sampling.sghmc import SGHMC as SGHMC
     from posterase.sampling.sgld import SGLD as SGLD
-    from posterase.streams import Stream as Stream
-    from posterase.streams import stream as stream
-    from posterase.transforms import Transform as Transform
-    from posterase.transforms import greater_than as greater_than
-    from posterase.transforms import interval as interval
-    from posterase.transforms import less_than as less_than
-    from posterase.transforms import ordered as ordered
-    from posterase.transforms import positive as positive
-    from posterase.transforms import real as real
-    from posterase.transforms import simplex as simplex
-    from posterase.transforms import unit_interval as unit_interval
 
 HOMES = {
     "bridges.arviz": "from_arviz",
@@ -101,8 +101,10 @@ HOMES = {
     "bridges.numpyro": "from_numpyro",
     "bridges.pymc": "from_pymc",
     "bridges.stan": "from_stan",
-    "devices": "join_processes mesh",
-    "draws": "Draws",
+    "data.streams": "Stream stream",
+    "draws.draws": "Draws",
+    "draws.notes": "Note",
+    "draws.objections": "Objection",
     "erasers.continue_sampling": "Continue",
     "erasers.continue_unfinished": "ContinueUnfinished",
     "erasers.eraser": "Erased Eraser",
@@ -116,15 +118,14 @@ HOMES = {
     "erasers.transport": "Transport",
     "erasure": "Erasure erase",
     "matching": "Matched match_refits",
-    "log_densities": "Split split",
-    "model": "MaskedModel Model",
-    "notes": "Note",
-    "objections": "Objection",
+    "model.base": "MaskedModel Model transforms",
+    "model.densities": "Split split",
+    "model.removal": "Removal",
+    "model.transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",
     "numerics.moves": "HMCMoves MALAMoves Moves NUTSMoves",
-    "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner "
-    "Preconditioner Solver",
+    "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner Preconditioner Solver",
     "policy": "Policy Verdict",
-    "removal": "Removal",
+    "runtime.sharding": "join_processes mesh",
     "sampling.laplace": "LaplaceFit",
     "sampling.nuts": "NutsSampled nuts",
     "sampling.resume": "load_state save_state",
@@ -133,12 +134,10 @@ HOMES = {
     "sampling.schedules": "ConstantSteps PolynomialSteps Schedule",
     "sampling.sghmc": "SGHMC",
     "sampling.sgld": "SGLD",
-    "streams": "Stream stream",
-    "transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",
 }
 """Where the names are, for when they are asked for."""
 
-MODULES = ("assess", "errors", "transforms")
+MODULES = {"assess": "assess", "errors": "errors", "transforms": "model.transforms"}
 """Those with public names of their own."""
 
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}
@@ -148,7 +147,7 @@ if not TYPE_CHECKING:  # else type checkers would let any name pass
 
     def __getattr__(name: str) -> Any:
         if name in MODULES:
-            return importlib.import_module(f"posterase.{name}")
+            return importlib.import_module(f"posterase.{MODULES[name]}")
         if name not in _HOME_OF:
             raise AttributeError(f"module 'posterase' has no attribute {name!r}")
         with rare_collections():

@@ -30,11 +30,13 @@ import xarray as xr
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Key
 
-from posterase import devices
-from posterase.checks import is_a, once
-from posterase.column_checks import lagged
-from posterase.compilation import compile_in_background, programs_kept
-from posterase.draws import Draws
+from posterase.data.leakage import lagged
+from posterase.data.selection import table_of
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
+from posterase.draws.notes import Note
+from posterase.draws.objections import Cause, Objection
+from posterase.draws.origins import ORIGINS
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
 from posterase.erasers.refit import Refit, Start
@@ -42,12 +44,10 @@ from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
 from posterase.errors import DrawsShapeError, InvalidOptionError, NothingKeptError, RefusedError, RepeatedDrawsError
-from posterase.extras import import_in_background
-from posterase.garbage import rare_collections
-from posterase.keys import fresh_key, key_from, numbered
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel
-from posterase.notes import Note
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.removal import Removal
+from posterase.model.stored import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.numerics.cost import (
     IMBALANCE,
     Cost,
@@ -62,8 +62,6 @@ from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import Tails, check_informed, flat_tails, informed_draws
 from posterase.numerics.timing import time_gradient
 from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
-from posterase.objections import Cause, Objection
-from posterase.origins import ORIGINS
 from posterase.output import MOST_PARAMETERS, Attempt, Output, Request, is_network, make_output
 from posterase.policy import (
     ENOUGH_ESS,
@@ -74,13 +72,15 @@ from posterase.policy import (
     rounded,
     rounded_up,
 )
-from posterase.progress import approximate, shown
-from posterase.removal import Removal
-from posterase.rows import table_of
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_type, once
+from posterase.runtime.compilation_cache import compile_in_background, programs_kept
+from posterase.runtime.garbage import rare_collections
+from posterase.runtime.optional import import_in_background
+from posterase.runtime.prng import fresh_key, key_from, numbered
+from posterase.runtime.progress import approximate, shown
 from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes, mixing, stuck_chains
-from posterase.stored_likelihoods import GIVE_THE_MODEL, StoredLikelihoods
-from posterase.streams import raises_read_errors
 from posterase.version import __version__
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Rung:
 
     def at_home(self) -> Rung:
         """The same, its draws as plain arrays that no mesh of devices holds."""
-        output = self.output and dataclasses.replace(self.output, draws=devices.home(self.output.draws))
+        output = self.output and dataclasses.replace(self.output, draws=sharding.home(self.output.draws))
         return dataclasses.replace(self, erased=self.erased and self.erased.at_home(), output=output)
 
     @property
@@ -440,17 +440,17 @@ def erase(
     >>> result.verdict.rung
     'Reweight'
     """
-    is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
-    is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
+    check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
     policy = Policy() if policy is None else policy
-    is_a(policy, Policy, "policy", "use pe.Policy(…).")
+    check_type(policy, Policy, "policy", "use pe.Policy(…).")
     typed = key_from(random_seed, key)
     if typed is None:
-        typed = fresh_key() if mesh is None else devices.agree_on_key(fresh_key())
+        typed = fresh_key() if mesh is None else sharding.agree_on_key(fresh_key())
     removal, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
-        is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
+        check_type(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
         model.check(each)
     if draws.n_chains * draws.n_draws < FEWEST_DRAWS:
         raise DrawsShapeError(
@@ -489,7 +489,7 @@ def erase(
     had = effective_draws(draws) if draws.log_weights is None else parameter_ess(draws)
     own = policy.for_draws(had, can_move=not isinstance(model, StoredLikelihoods))
     tried: list[Rung] = []
-    with devices.over(mesh), shown("erasing", len(climbed), progress) as report:
+    with sharding.over(mesh), shown("erasing", len(climbed), progress) as report:
         spread = model.spread()
         climb = _Climb(
             spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
@@ -643,7 +643,7 @@ def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel
     else:
         chosen = list(rungs)
         for eraser in chosen:
-            is_a(eraser, Eraser, "rungs", "pass erasers: [pe.Reweight(), pe.Transport()].")
+            check_type(eraser, Eraser, "rungs", "pass erasers: [pe.Reweight(), pe.Transport()].")
         if not chosen:
             raise InvalidOptionError("rungs is empty.", "name at least one eraser, or leave it out.")
         if not policy.refit and any(eraser.samples_anew for eraser in chosen):

@@ -16,10 +16,10 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.assess.membership import membership_attack
 from posterase.assess.predictive import error_rate, mean_loss, predict, prediction_difference
-from posterase.checks import is_a
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
 from posterase.policy import Policy, Verdict
+from posterase.runtime.checks import check_type
 
 SETS = ("kept", "removed", "test")
 
@@ -87,7 +87,7 @@ def match_refits(
         How far figures may lie from the refits'.
     """
     policy = Policy() if policy is None else policy
-    is_a(policy, Policy, "policy", "use pe.Policy(…).")
+    check_type(policy, Policy, "policy", "use pe.Policy(…).")
     if len(refits) < 2:
         raise InvalidOptionError(
             f"there are {len(refits)} refits.", "give two or more: their difference is the floor of any comparison."

@@ -25,26 +25,26 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from posterase.draws import Draws
+from posterase.data.parameters import parameter_names
+from posterase.draws.draws import Draws
+from posterase.draws.notes import Note
+from posterase.draws.objections import Objection
+from posterase.draws.origins import Origin
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
 from posterase.errors import NonFiniteDrawsError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel
-from posterase.notes import Note
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.removal import Removal
+from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.kernels import Halves
 from posterase.numerics.local_mixtures import MOST_DIMENSIONS
 from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, Visits, refresh, visit_modes
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
-from posterase.objections import Objection
-from posterase.origins import Origin
-from posterase.parameters import parameter_names
 from posterase.policy import Policy
-from posterase.removal import Removal
 from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.warm_nuts import flattened
-from posterase.stored_likelihoods import StoredLikelihoods
 
 SHARES = tuple(eighths / 8 * 0.5**power for power in range(12) for eighths in (8, 7, 6, 5))
 """Shares of the draws that went in which may come out."""

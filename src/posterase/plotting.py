@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from posterase.draws import Draws
-from posterase.extras import need
-from posterase.parameters import element_names
+from posterase.data.parameters import element_names
+from posterase.draws.draws import Draws
+from posterase.runtime.optional import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,15 +8,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from posterase.checks import is_a
+from posterase.draws.notes import Note
+from posterase.draws.objections import Objection
+from posterase.draws.origins import Origin
 from posterase.erasers.eraser import Erased
 from posterase.errors import InvalidOptionError
-from posterase.notes import Note
 from posterase.numerics.weights import Estimate, total_variation
-from posterase.objections import Objection
-from posterase.origins import Origin
+from posterase.runtime.checks import check_type
+from posterase.runtime.text import did_you_mean
 from posterase.sampling.mixing import MOST_RHAT
-from posterase.spelling import did_you_mean
 
 Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
 """What an acceptance rests on: ε was measured; diagnostics passed without it; chains of a refit agree; a network
@@ -94,7 +94,7 @@ class Policy:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name in ("refit", "need_epsilon"):
-                is_a(value, bool, field.name, "use True or False.")
+                check_type(value, bool, field.name, "use True or False.")
             elif not (field.name in ("pareto_k", "ess", "refit_seconds") and value is None):
                 number = isinstance(value, (int, float)) and not isinstance(value, bool)
                 if not number or not value >= 0:

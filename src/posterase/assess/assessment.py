@@ -31,7 +31,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from posterase import devices
 from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
 from posterase.assess.divergence import moved_jeffreys
 from posterase.assess.margins import klom, logit_margin, u_lira
@@ -44,19 +43,20 @@ from posterase.assess.samples import Sample
 from posterase.assess.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
 from posterase.assess.table import Assessment, Figure, NotMeasured
 from posterase.assess.two_sample import tell_apart
-from posterase.compilation import programs_kept, suspend_cache
-from posterase.draws import Draws
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
-from posterase.keys import as_key, key_from
-from posterase.log_densities import LogDensity
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity
+from posterase.model.removal import Removal
+from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
-from posterase.progress import shown
-from posterase.removal import Removal
-from posterase.stored_likelihoods import StoredLikelihoods
-from posterase.streams import raises_read_errors
+from posterase.runtime import sharding
+from posterase.runtime.compilation_cache import programs_kept, suspend_cache
+from posterase.runtime.prng import as_key, key_from
+from posterase.runtime.progress import shown
 
 MOST_EXAMPLES = 200
 """Removed rows whose margins are compared."""
@@ -172,7 +172,7 @@ def assess(
     every = {**METRICS, **_more(metrics)}
     figures: list[Figure] = []
     left_out: dict[str, str] = {}
-    with devices.over(mesh), shown("assessing", len(every), progress) as report:
+    with sharding.over(mesh), shown("assessing", len(every), progress) as report:
         work = dataclasses.replace(work, model=work.model.spread())
         for number, (name, metric) in enumerate(every.items()):
             report(name, number)

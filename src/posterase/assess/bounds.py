@@ -24,9 +24,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import ArrayLike
 
-from posterase.checks import numbers
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.numerics.weights import Estimate, base_of, smooth, weighted_divergence
+from posterase.runtime.checks import check_finite
 
 TUNED_ON = ("nothing", "other draws", "the moved draws")
 WEIGHTS = ("raw", "smoothed")
@@ -96,7 +96,7 @@ def measured(kl: Estimate | None = None, jeffreys: Estimate | None = None) -> Bo
 
 def smoothing_bound(log_weights: ArrayLike | Sequence[Any]) -> Estimate | None:
     """E Σ W̃ᵢ log(n W̃ᵢ/wᵢ) from raw log-weights kept/q of draws of q, `(chain, draw)`; None where k̂ does not pass."""
-    log_weights = np.asarray(numbers("log_weights", log_weights, "chain draw"), np.float64)
+    log_weights = np.asarray(check_finite("log_weights", log_weights, "chain draw"), np.float64)
     if log_weights.size < 2:
         raise DrawsShapeError(f"there are {log_weights.size} log-weights.", "give some hundred.")
     smoothed = smooth(log_weights)
@@ -112,7 +112,7 @@ def path_bound(log_estimates: ArrayLike | Sequence[Any], log_evidence: float | N
     ratio Z of the kept to the full evidence; `log_evidence` is log Z where it is known, else it is estimated as the log
     of the mean of Ẑ, which is low where the runs are few. `Rejuvenate` chooses its schedule on the way: not for it.
     """
-    log_estimates = np.asarray(numbers("log_estimates", log_estimates, "runs"), np.float64)
+    log_estimates = np.asarray(check_finite("log_estimates", log_estimates, "runs"), np.float64)
     n = len(log_estimates)
     if n < 2:
         raise DrawsShapeError(f"there are {n} runs.", "give log Ẑ of two independent runs or more.")

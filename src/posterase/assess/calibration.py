@@ -26,12 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Key, PyTree
 
-from posterase.checks import is_a, whole_number
-from posterase.draws import Draws
-from posterase.keys import as_key, key_from
-from posterase.model import AbstractModel, with_rows
+from posterase.draws.draws import Draws
+from posterase.model.base import AbstractModel, with_rows
 from posterase.plotting import BLACK, SKY, new_figure
-from posterase.progress import shown
+from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.prng import as_key, key_from
+from posterase.runtime.progress import shown
 from posterase.sampling.nuts import nuts
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def calibrate(
     progress
         Whether to show progress. None: on a terminal.
     """
-    is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
-    whole_number("repeats", repeats, 10)
+    check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    check_int("repeats", repeats, 10)
     typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
     removal = model.removal(rows)
     gone = np.isin(np.arange(model.present.shape[0]), removal.row_ids)

@@ -20,19 +20,19 @@ from posterase.assess.membership import member_share
 from posterase.assess.predictive import check_probabilities, most_predicted, outputs
 from posterase.assess.samples import Sample, rounded_down, sampled
 from posterase.assess.table import Figure, NotMeasured
-from posterase.checks import is_a
-from posterase.closures import holds_data
-from posterase.compilation import suspend_cache
-from posterase.draws import Draws
+from posterase.data.parameters import element_names, parameter_names
+from posterase.data.streams import Stream, data_of, shapes_of, taken
+from posterase.draws.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
-from posterase.keys import as_key
-from posterase.model import AbstractModel, Model, with_rows
+from posterase.model.base import AbstractModel, Model, with_rows
+from posterase.model.removal import Removal
+from posterase.model.stored import StoredLikelihoods, needs_density
 from posterase.numerics.densities import over_draws
 from posterase.numerics.weights import Estimate, base_weights
-from posterase.parameters import element_names, parameter_names
-from posterase.removal import Removal
-from posterase.stored_likelihoods import StoredLikelihoods, needs_density
-from posterase.streams import Stream, data_of, shapes_of, taken
+from posterase.runtime.checks import check_type
+from posterase.runtime.closures import holds_data
+from posterase.runtime.compilation_cache import suspend_cache
+from posterase.runtime.prng import as_key
 
 FEWEST_DRAWS = 20
 MOST_ROWS = 5000
@@ -93,14 +93,14 @@ def compare(
     key: Any,
 ) -> Comparison:
     """Check everything before any work starts."""
-    is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
-    is_a(before, Draws, "before", "wrap them: pe.Draws({'name': array}).")
+    check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    check_type(before, Draws, "before", "wrap them: pe.Draws({'name': array}).")
     result = None if isinstance(after, Draws) else after  # of an eraser, or of pe.erase: it knows more of its draws
     draws: Any = after if result is None else getattr(result, "draws", None)
-    is_a(draws, Draws, "after", "pass what pe.erase returned, or draws: pe.Draws({'name': array}).")
+    check_type(draws, Draws, "after", "pass what pe.erase returned, or draws: pe.Draws({'name': array}).")
     others = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in others:
-        is_a(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
+        check_type(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
     named = {"before": before, "after": draws, **{f"refits[{i}]": each for i, each in enumerate(others)}}
     _check_alike(named)
     removal = _removal(model, result, rows)

@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from posterase.draws import Draws
-from posterase.log_densities import RemovedLogLikelihood
-from posterase.model import AbstractModel
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
+from posterase.model.base import AbstractModel
+from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.removal import Removal
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
-from posterase.removal import Removal
-from posterase.streams import raises_read_errors
 
 
 @raises_read_errors

@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from posterase.checks import is_a, whole_number
-from posterase.draws import Draws
+from posterase.data.streams import Stream, raises_read_errors
+from posterase.draws.draws import Draws
 from posterase.errors import UnsupportedModelError
-from posterase.keys import as_key
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.stored import StoredLikelihoods, needs_density
 from posterase.numerics.weights import base_weights
-from posterase.precision import cast_floats, in_float64
-from posterase.stored_likelihoods import StoredLikelihoods, needs_density
-from posterase.streams import Stream, raises_read_errors
+from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.precision import cast_floats, in_float64
+from posterase.runtime.prng import as_key
 
 MOST_DRAWS = 500
 """Draws are thinned to at most so many."""
@@ -46,11 +46,11 @@ class ForgetSets(NamedTuple):
 
 def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, size: int) -> ForgetSets:
     """Three sets of `size` rows of the model; draws are of its posterior."""
-    is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+    check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     if isinstance(model, StoredLikelihoods):
         raise needs_density("the likelihood of rows one by one")
     model.check(draws)
-    whole_number("size", size, 1, model.n_rows - 1)
+    check_int("size", size, 1, model.n_rows - 1)
     pick, centre = jax.random.split(as_key(key))
     ids = model.row_ids
     middle = int(jax.random.randint(centre, (), 0, len(ids)))

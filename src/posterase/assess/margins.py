@@ -29,11 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
-from posterase.checks import numbers, whole_number
-from posterase.devices import map_draws
 from posterase.errors import DrawsShapeError, InvalidOptionError
-from posterase.keys import as_key
 from posterase.numerics.weights import Estimate
+from posterase.runtime.checks import check_finite, check_int
+from posterase.runtime.prng import as_key
+from posterase.runtime.sharding import map_draws
 
 BINS = 20
 CLIP = 100.0
@@ -88,7 +88,7 @@ def klom(
 
     Margins are shaped `(models, examples)`.
     """
-    whole_number("bins", bins, 2)
+    check_int("bins", bins, 2)
     keys = jax.random.split(as_key(key))
     sides = [jnp.clip(each, -CLIP, CLIP) for each in _margins(erased, refit)]
     counts = [_multiplicities(k, len(side)) for k, side in zip(keys, sides, strict=True)]
@@ -123,7 +123,7 @@ def u_lira(
 
 def _margins(erased: Any, refit: Any) -> list[Float[Array, "models examples"]]:
     one, other = (
-        numbers(f"margins of {name} models", each, "models examples")
+        check_finite(f"margins of {name} models", each, "models examples")
         for name, each in (("erased", erased), ("refitted", refit))
     )
     if one.shape[1] != other.shape[1] or one.shape[1] == 0:

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float
 
-from posterase.checks import numbers
 from posterase.errors import InvalidOptionError
-from posterase.precision import widest_float
+from posterase.runtime.checks import check_finite
+from posterase.runtime.precision import widest_float
 
 
 def membership_attack(
@@ -37,7 +37,7 @@ def member_shares(
 ) -> Float[np.ndarray, " draws"]:
     """The same for every draw."""
     given = {"kept": kept, "test": test, "removed": removed}
-    sets = {name: numbers(name, values, "draws rows") for name, values in given.items()}
+    sets = {name: check_finite(name, values, "draws rows") for name, values in given.items()}
     for name, values in sets.items():
         if values.shape[-1] == 0:
             raise InvalidOptionError(f"there are no {name} rows.", "the attack needs kept, test and removed rows.")

@@ -14,10 +14,10 @@ from jaxtyping import Bool, Float
 from scipy.special import stdtr
 
 from posterase.assess.samples import Sample, sampled
-from posterase.draws import Draws
+from posterase.data.parameters import element_names
+from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError
 from posterase.numerics.weights import variance_of_mean
-from posterase.parameters import element_names
 
 
 class MomentErrors(NamedTuple):

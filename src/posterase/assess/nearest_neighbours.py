@@ -29,10 +29,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from posterase.checks import numbers, whole_number
-from posterase.devices import map_draws
 from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, RepeatedDrawsError
 from posterase.numerics.weights import Estimate
+from posterase.runtime.checks import check_finite, check_int
+from posterase.runtime.sharding import map_draws
 
 DIMENSIONS_AT_ONCE = 2**13
 """Differences between draws are summed over so many dimensions at a time on a CPU."""
@@ -77,7 +77,7 @@ def knowledge_removal(
     """
     axes = "seeds draws parameters"
     given = {"erased": erased, "refit": refit, "second_refit": second_refit}
-    runs, target, again = (numbers(name, each, axes) for name, each in given.items())
+    runs, target, again = (check_finite(name, each, axes) for name, each in given.items())
     if not len(runs) == len(target) == len(again) or len(runs) == 0:
         raise DrawsShapeError(
             f"there are {len(runs)} erased runs, {len(target)} refits and {len(again)} second refits.",
@@ -107,8 +107,8 @@ def nearest_neighbour_kl(one: ArrayLike | Sequence[Any], other: ArrayLike | Sequ
 
     Works in any number of dimensions.
     """
-    whole_number("k", k, 1)
-    x, y = (numbers(name, each, "draws parameters") for name, each in (("one", one), ("other", other)))
+    check_int("k", k, 1)
+    x, y = (check_finite(name, each, "draws parameters") for name, each in (("one", one), ("other", other)))
     n, d = x.shape
     if d != y.shape[1] or d == 0:
         raise DrawsShapeError(f"the draws have {d} and {y.shape[1]} numbers each.", "compare draws of the same model.")

@@ -25,9 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from posterase.checks import whole_number
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.numerics.weights import Estimate, base_of, standard_error
+from posterase.runtime.checks import check_int
 
 CONDITION = "holds where the removed rows were chosen without looking at their values"
 
@@ -88,8 +88,8 @@ def pac_bayes(
     delta
         The bound fails with at most this probability.
     """
-    whole_number("dimensions", dimensions, 1)
-    whole_number("kept_rows", kept_rows, 1)
+    check_int("dimensions", dimensions, 1)
+    check_int("kept_rows", kept_rows, 1)
     if not 0 <= risk <= 1:
         raise InvalidOptionError(f"risk is {risk!r}.", "the loss must lie between 0 and 1.")
     if not 0 < delta < 1:
@@ -117,7 +117,7 @@ def pac_bayes_change(
     before: Float[np.ndarray, "chain draw"], after: Float[np.ndarray, "chains draws"], kept_rows: int
 ) -> PacBayesChange:
     """What a shift adds, from ‖θ‖₁ of every draw before it, and of the same draw after it."""
-    whole_number("kept_rows", kept_rows, 1)
+    check_int("kept_rows", kept_rows, 1)
     if before.shape != after.shape:
         raise DrawsShapeError(
             f"there are {before.shape} draws before and {after.shape} after.", "a shift moves every draw."

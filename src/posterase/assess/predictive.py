@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, PyTree
 
-from posterase.checks import numbers
-from posterase.devices import map_draws
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
 from posterase.numerics.weights import Estimate
+from posterase.runtime.checks import check_finite
+from posterase.runtime.sharding import map_draws
 
 FEWEST_PREDICTED, MOST_PREDICTED, MOST_PAIRS = 50, 500, 2**27
 """Draws are thinned before they predict, to numbers between these: as many as keep all pairs of them, over all rows, at
@@ -94,7 +94,7 @@ def prediction_difference(one: ArrayLike | Sequence[Any], other: ArrayLike | Seq
     Predictions are shaped `(draws, rows, outputs)`. The error takes draws for independent; the mean over rows is over
     these very rows.
     """
-    f, g = (numbers(name, each, "draws rows outputs") for name, each in (("one", one), ("other", other)))
+    f, g = (check_finite(name, each, "draws rows outputs") for name, each in (("one", one), ("other", other)))
     if f.shape[1:] != g.shape[1:] or 0 in f.shape or 0 in g.shape:
         raise InvalidOptionError(
             f"predictions have the shapes {f.shape} and {g.shape}.", "give (draws, rows, outputs) of the same rows."

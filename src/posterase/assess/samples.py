@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key
 
-from posterase.draws import Draws, systematic
+from posterase.draws.draws import Draws, systematic
 from posterase.numerics.weights import Estimate, base_weights, element_ess, independent_groups, standard_error
 
 

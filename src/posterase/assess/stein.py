@@ -27,11 +27,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Int, Key
 
-from posterase.checks import numbers
-from posterase.devices import map_draws
 from posterase.errors import DrawsShapeError
-from posterase.keys import as_key
 from posterase.numerics.weights import Estimate
+from posterase.runtime.checks import check_finite
+from posterase.runtime.prng import as_key
+from posterase.runtime.sharding import map_draws
 
 BLIND = "it does not see how much weight separated modes have"
 
@@ -118,7 +118,7 @@ def kernel_stein(
         c of the kernel. None: the median distance between draws.
     """
     points, scores = (
-        np.asarray(numbers(name, each, "draws parameters"), np.float64)
+        np.asarray(check_finite(name, each, "draws parameters"), np.float64)
         for name, each in (("points", points), ("scores", scores))
     )
     n = len(points)

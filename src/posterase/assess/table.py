@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import xarray as xr
 
+from posterase.draws.io import read_tree
 from posterase.errors import InputFileError
 from posterase.numerics.weights import Estimate
 from posterase.plotting import BLACK, GREEN, GREY, VERMILION, new_figure
-from posterase.tree_files import read_tree
 from posterase.version import __version__
 
 if TYPE_CHECKING:

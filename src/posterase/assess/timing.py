@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from posterase.checks import whole_number
+from posterase.runtime.checks import check_int
 
 
 class Timed(NamedTuple):
@@ -32,7 +32,7 @@ class Timed(NamedTuple):
 
 def timed(run: Callable[[], Any], repeats: int = 3) -> Timed:
     """Run a request once, then `repeats` times more, each to its last array."""
-    whole_number("repeats", repeats, 1)
+    check_int("repeats", repeats, 1)
     seconds: list[float] = []
     result: Any = None
     for _ in range(repeats + 1):

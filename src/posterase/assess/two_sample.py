@@ -21,11 +21,11 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy.special import ndtr
 
-from posterase.compilation import programs_kept
-from posterase.draws import Draws, systematic
+from posterase.draws.draws import Draws, systematic
 from posterase.errors import DrawsShapeError
-from posterase.keys import as_key
 from posterase.numerics.weights import parameter_ess
+from posterase.runtime.compilation_cache import programs_kept
+from posterase.runtime.prng import as_key
 
 DIRECTIONS = 32
 """Random directions along which squares are looked at."""

@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
-from posterase.checks import row_ids, whole_number
-from posterase.devices import map_draws
+from posterase.data.checks import row_ids
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.keys import as_key
+from posterase.runtime.checks import check_int
+from posterase.runtime.prng import as_key
+from posterase.runtime.sharding import map_draws
 
 AT_ONCE = 64
 
@@ -78,9 +79,9 @@ def worlds(
     at_once
         How many models are fitted side by side.
     """
-    whole_number("models", models, 1)
-    whole_number("at_once", at_once, 1)
-    whole_number("n_rows", n_rows, 2)
+    check_int("models", models, 1)
+    check_int("at_once", at_once, 1)
+    check_int("n_rows", n_rows, 2)
     if not 0 < share <= 1:
         raise InvalidOptionError(f"share is {share!r}.", "use a share of the rows, above 0 and at most 1.")
     ids = row_ids(rows, np.ones(n_rows, bool))

@@ -28,9 +28,12 @@ from posterase.bridges.derived_variables import (
 from posterase.bridges.group_labels import find_group_labels
 from posterase.bridges.linear_relations import Summaries, without_functions_of_data
 from posterase.bridges.row_frames import describe_rows, read_frames
-from posterase.column_checks import looks_standardised
-from posterase.container import SAMPLE_DIMS, UNNAMED, Container, Grouping
-from posterase.draws import Draws, groups_of
+from posterase.data.leakage import looks_standardised
+from posterase.data.parameters import check_known
+from posterase.data.selection import Block, RowTable, columns_of
+from posterase.draws.draws import Draws, groups_of
+from posterase.draws.inference_groups import SAMPLE_DIMS, UNNAMED, Container, Grouping
+from posterase.draws.io import read_tree
 from posterase.errors import (
     AmbiguousRowsError,
     DrawsShapeError,
@@ -39,10 +42,7 @@ from posterase.errors import (
     MissingGroupError,
     WarmupDrawsError,
 )
-from posterase.parameters import check_known
-from posterase.rows import Block, RowTable, columns_of
-from posterase.stored_likelihoods import LikelihoodBlock, StoredLikelihoods
-from posterase.tree_files import read_tree
+from posterase.model.stored import LikelihoodBlock, StoredLikelihoods
 
 DATA_GROUPS = ("constant_data", "observed_data")
 

@@ -13,10 +13,10 @@ from jaxtyping import Shaped
 from posterase.bridges.arviz import Axes, axes_of, check_sampled, labelled, make_container, sampled
 from posterase.bridges.linear_relations import Summaries, without_functions_of_data
 from posterase.bridges.programs import BridgedModel, check_parameters, row_values
-from posterase.container import FINGERPRINT, OF_DRAWS, SAMPLE_DIMS, fingerprint
-from posterase.draws import Draws
+from posterase.data.selection import Block, RowTable, columns_of
+from posterase.draws.draws import Draws
+from posterase.draws.inference_groups import FINGERPRINT, OF_DRAWS, SAMPLE_DIMS, fingerprint
 from posterase.errors import DataChangedError
-from posterase.rows import Block, RowTable, columns_of
 
 UNCHECKED = "the identity of the rows was not checked: the draws came without observed data and log-likelihoods"
 

@@ -16,11 +16,11 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.bridges.positions import Positions, positions
 from posterase.bridges.row_frames import describe_plain_rows, read_frames
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import DifferentModelError
-from posterase.model import Model
-from posterase.precision import cast_floats, in_float64
-from posterase.transforms import Transform
+from posterase.model.base import Model
+from posterase.model.transforms import Transform
+from posterase.runtime.precision import cast_floats, in_float64
 
 LOOKED_AT = 8
 """Draws whose log densities are compared with those that the sampler noted."""

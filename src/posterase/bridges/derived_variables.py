@@ -14,7 +14,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float, Shaped
 
-from posterase.container import SAMPLE_DIMS, Grouping
+from posterase.draws.inference_groups import SAMPLE_DIMS, Grouping
 
 SUMS_OF_LIKELIHOODS = re.compile(
     r"(lp|ll|target|energy|deviance|potential(_energy)?|elpd.*|log_?p|log_?(lik|post|prob|dens|joint|target).*)_*",

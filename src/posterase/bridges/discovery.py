@@ -26,9 +26,9 @@ from posterase.bridges.programs import (
     values_of,
 )
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
-from posterase.model import overwrite
-from posterase.precision import as_jax
-from posterase.removal import SMALLEST_BUCKET
+from posterase.model.base import overwrite
+from posterase.model.removal import SMALLEST_BUCKET
+from posterase.runtime.precision import as_jax
 
 LAGGED = (
     "In an autoregression, pass the values before as an argument of their own: before=y[:-1] beside y=y[1:]. The "

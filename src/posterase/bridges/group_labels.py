@@ -14,8 +14,8 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Shaped
 
-from posterase.conditions import Column
-from posterase.container import SAMPLE_DIMS
+from posterase.data.conditions import Column
+from posterase.draws.inference_groups import SAMPLE_DIMS
 
 NUMBERED = re.compile(r"^(idx|index)_|_?(idx|index|ind|id|ids|code|codes|number|num|no|ix|i)$")
 """What names of numbered groups have more than names of groups: `firm_idx` for `firm`."""

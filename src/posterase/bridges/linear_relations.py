@@ -20,8 +20,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from posterase.container import SAMPLE_DIMS
-from posterase.rows import RowTable
+from posterase.data.selection import RowTable
+from posterase.draws.inference_groups import SAMPLE_DIMS
 
 EXACT = 1e-3
 """The share of a column's standard deviation that others leave unexplained where it was computed from them."""

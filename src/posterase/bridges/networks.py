@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from posterase.bridges.positions import positions
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError, InvalidTypeError, UnsupportedModelError
-from posterase.extras import need
-from posterase.model import Model
+from posterase.model.base import Model
+from posterase.runtime.optional import need
 
 LikelihoodOfOutputs = Callable[[Any, Any], Float[Array, " rows"]]
 

@@ -4,7 +4,7 @@
     result = pe.erase(model, draws, rows=data["person"] == 17)
     result.draws.to_arviz()
 
-How a model's rows are found stands in `numpyro_discovery`; what becomes of the container in `posterase.container`.
+How a model's rows are found stands in `numpyro_discovery`; what becomes of the container in `posterase.draws.inference_groups`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import xarray as xr
 from posterase.bridges.arviz import opened
 from posterase.bridges.assembly import Posterior, changed, same
 from posterase.bridges.row_frames import describe_rows, read_frames
-from posterase.container import SAMPLE_DIMS
-from posterase.draws import Draws, groups_of
+from posterase.data.parameters import parameter_names
+from posterase.draws.draws import Draws, groups_of
+from posterase.draws.inference_groups import SAMPLE_DIMS
 from posterase.errors import (
     DataChangedError,
     DrawsShapeError,
@@ -30,9 +31,8 @@ from posterase.errors import (
     UnsupportedModelError,
     WarmupDrawsError,
 )
-from posterase.extras import need
-from posterase.garbage import rare_collections
-from posterase.parameters import parameter_names
+from posterase.runtime.garbage import rare_collections
+from posterase.runtime.optional import need
 
 if TYPE_CHECKING:
     from posterase.bridges.programs import BridgedModel

@@ -26,9 +26,9 @@ from posterase.bridges.discovery import LAGGED, left_in_memory, overwritten, wit
 from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support, as_jax_model
 from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site, evaluated
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
-from posterase.precision import as_jax
-from posterase.quick_compilation import NONE, quick_jit
-from posterase.transforms import Transform
+from posterase.model.transforms import Transform
+from posterase.runtime.fast_compilation import NONE, quick_jit
+from posterase.runtime.precision import as_jax
 
 CONCRETE = (
     jax.errors.ConcretizationTypeError,

@@ -23,9 +23,9 @@ from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
 from posterase.bridges.programs import Params, Program, at_all_draws
-from posterase.precision import numpy_as_jax
-from posterase.quick_compilation import NONE, quick_jit
-from posterase.transforms import Transform
+from posterase.model.transforms import Transform
+from posterase.runtime.fast_compilation import NONE, quick_jit
+from posterase.runtime.precision import numpy_as_jax
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

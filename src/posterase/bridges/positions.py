@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.sampling.sample import Sampled
 from posterase.sampling.sampler import State

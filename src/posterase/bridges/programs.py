@@ -26,13 +26,13 @@ from posterase.errors import (
     DifferentModelError,
     NotFactorisedError,
 )
-from posterase.keys import key_of
-from posterase.model import AbstractModel, coupled_elements, overwrite, with_rows
+from posterase.model.base import AbstractModel, coupled_elements, overwrite, with_rows
+from posterase.model.removal import Removal
+from posterase.model.transforms import Transform
 from posterase.numerics.densities import batch_size
-from posterase.precision import as_jax, cast_floats, in_float64, widest_float
-from posterase.quick_compilation import NONE, quick_jit
-from posterase.removal import Removal
-from posterase.transforms import Transform
+from posterase.runtime.fast_compilation import NONE, quick_jit
+from posterase.runtime.precision import as_jax, cast_floats, in_float64, widest_float
+from posterase.runtime.prng import key_of
 
 FILLER = 0.5
 """What takes the place of real values where no row of their axis is left: inside most supports."""

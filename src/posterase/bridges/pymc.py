@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from posterase.bridges.arviz import opened
 from posterase.bridges.assembly import Posterior
 from posterase.bridges.row_frames import describe_rows, read_frames
-from posterase.container import Grouping
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.inference_groups import Grouping
 from posterase.errors import InvalidTypeError
-from posterase.extras import need
-from posterase.garbage import rare_collections
+from posterase.runtime.garbage import rare_collections
+from posterase.runtime.optional import need
 
 if TYPE_CHECKING:
     from posterase.bridges.programs import BridgedModel

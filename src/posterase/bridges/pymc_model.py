@@ -30,8 +30,8 @@ from pytensor.tensor.shape import SpecifyShape
 
 from posterase.bridges.programs import Params, Program, at_all_draws
 from posterase.errors import UnsupportedModelError
-from posterase.quick_compilation import NONE, quick_jit
-from posterase.transforms import Transform
+from posterase.model.transforms import Transform
+from posterase.runtime.fast_compilation import NONE, quick_jit
 
 IN_PYTHON = Mode(linker="py", optimizer=None)
 """How to evaluate rows: PyTensor writes what it compiles with Numba to its cache, and constants with it."""
@@ -186,7 +186,7 @@ def _interpolation(op: Any, **_: Any) -> Callable[[Array], Array]:
     points, heights = spline.get_knots(), spline.get_coeffs()
 
     def interpolate(x: Array) -> Array:
-        # Fresh arrays at every call: jax may remember one in another precision (see `posterase.precision`).
+        # Fresh arrays at every call: jax may remember one in another precision (see `posterase.runtime.precision`).
         at, values = (jnp.asarray(np.array(each, x.dtype)) for each in (points, heights))
         return jnp.interp(x, at, values, left=0.0, right=0.0)
 

@@ -18,13 +18,13 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Shaped
 
-from posterase.conditions import Column
-from posterase.container import Container
-from posterase.draws import Draws
+from posterase.data.conditions import Column
+from posterase.data.selection import Block, RowTable, table_of
+from posterase.data.streams import Stream
+from posterase.draws.draws import Draws
+from posterase.draws.inference_groups import Container
 from posterase.errors import AmbiguousRowsError, DataChangedError, DataError, InvalidTypeError
-from posterase.model import Model
-from posterase.rows import Block, RowTable, table_of
-from posterase.streams import Stream
+from posterase.model.base import Model
 
 UNNAMED_INDEX = "index"
 """The column of an index that has no name."""

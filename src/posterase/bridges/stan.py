@@ -42,8 +42,9 @@ from posterase.bridges.stan_programs import (
     is_odd,
 )
 from posterase.bridges.stan_row_parameters import RowParameters, find_row_parameters, moments_of
-from posterase.container import SAMPLE_DIMS
-from posterase.draws import Draws
+from posterase.data.selection import Block, columns_of
+from posterase.draws.draws import Draws
+from posterase.draws.inference_groups import SAMPLE_DIMS
 from posterase.errors import (
     AmbiguousRowsError,
     DataChangedError,
@@ -55,9 +56,8 @@ from posterase.errors import (
     StanProgramError,
     UnsupportedModelError,
 )
-from posterase.extras import need
-from posterase.garbage import rare_collections
-from posterase.rows import Block, columns_of
+from posterase.runtime.garbage import rare_collections
+from posterase.runtime.optional import need
 
 ROWS = "row"
 """What the axis of rows is called."""

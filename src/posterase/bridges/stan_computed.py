@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 
 from posterase.bridges.stan_model import Computed
 from posterase.bridges.stan_programs import StanPosterior, by_name, is_odd
-from posterase.container import OF_DRAWS, SAMPLE_DIMS
+from posterase.draws.inference_groups import OF_DRAWS, SAMPLE_DIMS
 from posterase.errors import DataChangedError, StanProgramError
 
 RTOL, ATOL = 5e-3, 2e-2

@@ -23,16 +23,16 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
-from posterase import devices
 from posterase.bridges.programs import check_parameters
 from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
 from posterase.bridges.stan_row_parameters import Moments, RowParameters, WithAbsentRows
 from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
-from posterase.model import AbstractModel, OwnSample, with_rows
-from posterase.precision import widest_float
-from posterase.removal import Removal
-from posterase.transforms import Transform
+from posterase.model.base import AbstractModel, OwnSample, with_rows
+from posterase.model.removal import Removal
+from posterase.model.transforms import Transform
+from posterase.runtime import sharding
+from posterase.runtime.precision import widest_float
 
 MOMENTS = "posterase: means", "posterase: standard deviations"
 """The names of moments beside those of the data: no program has such variables."""
@@ -347,7 +347,7 @@ class StanModel(AbstractModel):
         return self.host.dimension  # data are on the host, once for all draws
 
     def spread(self) -> StanModel:
-        if devices.count() > 1:
+        if sharding.count() > 1:
             raise MeshError(
                 "Stan's programs run on this process's CPU, not on jax's devices.", "leave out mesh: it brings nothing."
             )

@@ -39,9 +39,9 @@ from jaxtyping import Float, Shaped
 
 from posterase.bridges import stan_headers
 from posterase.errors import StanProgramError
-from posterase.extras import import_in_background, need
-from posterase.files import cache_folder, make_folder
-from posterase.progress import shown
+from posterase.runtime.files import cache_folder, make_folder
+from posterase.runtime.optional import import_in_background, need
+from posterase.runtime.progress import shown
 
 Data = dict[str, Shaped[np.ndarray, "..."]]
 Table = Float[np.ndarray, "n _"]

@@ -21,19 +21,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Key
 
-from posterase.checks import is_a, whole_number
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
+from posterase.draws.origins import Origin
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
-from posterase.log_densities import LogDensity
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity
+from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
-from posterase.objections import Objection
-from posterase.origins import Origin
-from posterase.removal import Removal
+from posterase.runtime.checks import check_int, check_type
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
 
@@ -78,8 +78,8 @@ class Continue(Eraser):
     start: Eraser | None = None
 
     def __check_init__(self) -> None:
-        is_a(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
-        whole_number("steps", self.steps, 1)
+        check_type(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        check_int("steps", self.steps, 1)
         if self.start is not None and (not isinstance(self.start, Eraser) or isinstance(self.start, Continue)):
             raise InvalidOptionError(
                 f"start is {self.start!r}.", "use InfluenceShift(weigh=False), Transport() or None."

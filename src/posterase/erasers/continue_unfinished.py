@@ -43,8 +43,8 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsEraser
 from posterase.errors import InvalidOptionError
-from posterase.log_densities import RemovedLogLikelihood
-from posterase.precision import Number, is_known
+from posterase.model.densities import RemovedLogLikelihood
+from posterase.runtime.precision import Number, is_known
 from posterase.sampling.vectors import of_vector
 
 

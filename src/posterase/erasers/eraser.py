@@ -19,19 +19,19 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
-from posterase import devices
-from posterase.checks import is_a
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
+from posterase.draws.origins import Origin
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
-from posterase.keys import as_key
-from posterase.model import AbstractModel
-from posterase.origins import Origin
-from posterase.precision import is_known
-from posterase.removal import Removal
-from posterase.stored_likelihoods import StoredLikelihoods, needs_density
-from posterase.streams import raises_read_errors
+from posterase.model.base import AbstractModel
+from posterase.model.removal import Removal
+from posterase.model.stored import StoredLikelihoods, needs_density
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_type
+from posterase.runtime.compilation_cache import programs_kept
+from posterase.runtime.precision import is_known
+from posterase.runtime.prng import as_key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Erased:
 
     def at_home(self) -> Erased:
         """The same, its draws as plain arrays that no mesh of devices holds."""
-        return dataclasses.replace(self, draws=devices.home(self.draws))
+        return dataclasses.replace(self, draws=sharding.home(self.draws))
 
     def __str__(self) -> str:
         flaw = self.evidence.flaw
@@ -102,9 +102,9 @@ class Eraser(eqx.Module):
         `before` is what a cheaper eraser made of the same draws, for those that can go on from there.
         """
         typed = as_key(key)
-        is_a(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
-        is_a(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
-        is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
+        check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
+        check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
+        check_type(removal, Removal, "removal", "make one: model.removal([3, 17]).")
         if not is_known(*jax.tree.leaves((draws, model, removal))):
             raise InsideJitError(
                 f"{type(self).__name__} was called inside jax.jit, jax.vmap or jax.grad.",
@@ -116,7 +116,7 @@ class Eraser(eqx.Module):
         model.check(draws)
         if draws.container is not None:
             draws = draws.without(removal.row_ids, model.without(removal))
-        with devices.over(mesh):
+        with sharding.over(mesh):
             if before is None:
                 erased = self._erase(typed, model.spread(), draws, removal)
             else:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import (
     Estimate,
@@ -18,7 +19,6 @@ from posterase.numerics.weights import (
     log_mean,
     weighted_divergence,
 )
-from posterase.objections import Objection
 
 
 @dataclasses.dataclass(frozen=True)

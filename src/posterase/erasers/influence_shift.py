@@ -29,22 +29,22 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from posterase import devices
-from posterase.checks import whole_number
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
 from posterase.erasers.eraser import Erased, Eraser, check_in_support
 from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
 from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
 from posterase.numerics.solvers import SMALLEST_SHARE, Solved, Solver, Spectrum, default_solver
 from posterase.numerics.weights import Smoothed, base_weights, parameter_ess, smooth
-from posterase.objections import Objection
-from posterase.precision import numbers_as_arrays
-from posterase.removal import Removal
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_int
+from posterase.runtime.precision import numbers_as_arrays
 
 SADDLE = Objection(
     "saddle",
@@ -141,8 +141,8 @@ class InfluenceShift(Eraser):
                 f"solver is {self.solver!r}.", "use CG(), Cholesky() or Neumann(order=…, scale=…)."
             )
         if self.samples is not None:
-            whole_number("samples", self.samples, 1)
-        whole_number("newton_steps", self.newton_steps, 1)
+            check_int("samples", self.samples, 1)
+        check_int("newton_steps", self.newton_steps, 1)
         if self.newton_steps > 1 and self.hessian != "kept":
             raise InvalidOptionError(
                 f"newton_steps is {self.newton_steps} with hessian='full'.",
@@ -242,18 +242,18 @@ def _shift(
 
     sample, share = thetas[picked], weights[picked] / weights[picked].sum()
     push = mean_gradient(removed, sample, share, like)
-    solved = solver(Curvature(curved, devices.after(sample, push), share, like), push, scales)
+    solved = solver(Curvature(curved, sharding.after(sample, push), share, like), push, scales)
     value = solved.value
     if steps > 1:
         # E∇full is zero over the posterior; what it is over these draws is no reason to move.
-        drift = push + mean_gradient(curved, devices.after(sample, value), share, like)
+        drift = push + mean_gradient(curved, sharding.after(sample, value), share, like)
         for _ in range(steps - 1):
-            left = drift - mean_gradient(curved, devices.after(sample - value, drift), share, like)
-            solved = solver(Curvature(curved, devices.after(sample - value, left), share, like), left, scales)
+            left = drift - mean_gradient(curved, sharding.after(sample - value, drift), share, like)
+            solved = solver(Curvature(curved, sharding.after(sample - value, left), share, like), left, scales)
             value = value + solved.value
 
     unravel = ravel_pytree(like)[1]
-    slopes = jax.vmap(lambda theta: gradient(curved, theta, like))(devices.after(sample[:2], value))
+    slopes = jax.vmap(lambda theta: gradient(curved, theta, like))(sharding.after(sample[:2], value))
     whole = jnp.linalg.norm(scales * push)
     left_out = jax.tree.map(
         lambda leaf: jnp.linalg.norm(leaf) / jnp.where(whole > 0, whole, 1), unravel(scales * solved.residual)

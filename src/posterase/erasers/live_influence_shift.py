@@ -26,20 +26,21 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase import devices
-from posterase.checks import is_a, row_ids
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.data.checks import row_ids
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
-from posterase.log_densities import RemovedLogLikelihood
-from posterase.model import AbstractModel
-from posterase.precision import Number, is_known, numbers_as_arrays
-from posterase.removal import Removal, bucket_of
+from posterase.model.base import AbstractModel
+from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.removal import Removal, bucket_of
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_type
+from posterase.runtime.compilation_cache import programs_kept
+from posterase.runtime.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, present_rows
 from posterase.sampling.sample import check_diverged, check_state
 from posterase.sampling.sampler import Sampler, State, step_keys
 from posterase.sampling.vectors import Unravel, of_vector, running, standing
-from posterase.streams import raises_read_errors
 
 MOST_LOST = 1.0
 """Nats a kept row may lose by a shift, where shifts can be refused."""
@@ -126,10 +127,10 @@ class LiveInfluenceShift(eqx.Module):
             raise InvalidOptionError(
                 f"order is {self.order!r}, samples is {self.samples!r}.", "use whole numbers: order ≥ 0, samples ≥ 1."
             )
-        is_a(self.shift, bool, "shift", "use True, or False for the sampler's steps alone.")
+        check_type(self.shift, bool, "shift", "use True, or False for the sampler's steps alone.")
         if self.along not in ("full", "kept"):
             raise InvalidOptionError(f"along is {self.along!r}.", "use 'full' (the paper) or 'kept'.")
-        is_a(self.rescale_steps, bool, "rescale_steps", "use True (the paper's networks) or False (its mixture).")
+        check_type(self.rescale_steps, bool, "rescale_steps", "use True (the paper's networks) or False (its mixture).")
         if is_known(self.scale) and not 0 < float(self.scale) < float("inf"):
             raise InvalidOptionError(f"scale is {self.scale!r}.", "use a positive number.")
         if self.diverged_above is not None and is_known(self.diverged_above) and not float(self.diverged_above) > 0:
@@ -151,7 +152,7 @@ class LiveInfluenceShift(eqx.Module):
 
         Over a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
         """
-        is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
         check_state(model, state)
         removals, before, left = _stack(model, requests)
         check_batch(model, sampler.batch, left)
@@ -160,7 +161,7 @@ class LiveInfluenceShift(eqx.Module):
         eraser, live = numbers_as_arrays(self), numbers_as_arrays(sampler)
         piece = total if report is None else max(1, total // PIECES)
         shift, last_terms = jax.tree.map(jnp.zeros_like, state.theta), []
-        with devices.over(mesh):
+        with sharding.over(mesh):
             kept = model.spread()
             for done in range(0, total, piece):
                 some = jax.tree.map(lambda leaf: leaf[done : done + piece], removals)  # noqa: B023
@@ -169,7 +170,7 @@ class LiveInfluenceShift(eqx.Module):
                 if report is not None:
                     report(min(done + piece, total), total)
         if mesh is not None:
-            live, state, shift = devices.home((live, state, shift))
+            live, state, shift = sharding.home((live, state, shift))
             kept = model.without(model.removal(removals.row_ids))
         last_term = np.concatenate(last_terms)
         refused = np.zeros(last_term.shape[1], int)
@@ -220,7 +221,7 @@ def _answer(
 
     def request(carried: Carried, removal: Removal) -> tuple[Carried, Float[Array, " chain"]]:
         sampler, model, state, shift = carried
-        state, by, last_term = devices.each_part(
+        state, by, last_term = sharding.each_part(
             functools.partial(_request, unravel), state, (eraser, sampler, model, removal)
         )
         kept = model.without(removal)

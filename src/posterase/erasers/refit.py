@@ -23,17 +23,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree
 
-from posterase.checks import is_a, whole_number
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
+from posterase.draws.origins import Origin
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import Evidence
-from posterase.model import AbstractModel, OwnSample
+from posterase.model.base import AbstractModel, OwnSample
+from posterase.model.removal import Removal
 from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains, refit_length
 from posterase.numerics.densities import constrained
 from posterase.numerics.failures import numerical_failure
-from posterase.objections import Objection
-from posterase.origins import Origin
-from posterase.removal import Removal
+from posterase.runtime.checks import check_int, check_type
 from posterase.sampling.mixing import MOST_RHAT, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
@@ -134,10 +134,10 @@ class Refit(Eraser):
 
     def __check_init__(self) -> None:
         if self.sampler is not None:
-            is_a(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule), or None for NUTS.")
-        whole_number("warmup", self.warmup, 20)
-        whole_number("thin", self.thin, 1)
-        whole_number("warm", self.warm, 0)
+            check_type(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule), or None for NUTS.")
+        check_int("warmup", self.warmup, 20)
+        check_int("thin", self.thin, 1)
+        check_int("warm", self.warm, 0)
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
         return self.refit(key, model, draws, removal, Start(draws))

@@ -35,14 +35,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from posterase.checks import is_a, whole_number
-from posterase.draws import Draws, systematic
+from posterase.draws.draws import Draws, systematic
+from posterase.draws.objections import Objection
 from posterase.erasers.eraser import Erased, Eraser, replaced
 from posterase.erasers.evidence import Evidence, weigh
 from posterase.erasers.transport import Transport, TransportDiagnostics, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.removal import Removal
 from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMCMoves, Moves, move
@@ -60,9 +61,8 @@ from posterase.numerics.weights import (
     pareto_k_threshold,
     smooth,
 )
-from posterase.objections import Objection
-from posterase.precision import as_jax
-from posterase.removal import Removal
+from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.precision import as_jax
 
 SHORTEST_STEP = 1e-3
 """A path whose steps are shorter than this share of what is left of it leads nowhere."""
@@ -165,14 +165,14 @@ class Rejuvenate(Eraser):
 
     def __check_init__(self) -> None:
         if self.start is not None:
-            is_a(self.start, Transport, "start", "use Transport(), or None.")
-        is_a(self.moves, Moves, "moves", "use HMCMoves(), MALAMoves() or NUTSMoves().")
+            check_type(self.start, Transport, "start", "use Transport(), or None.")
+        check_type(self.moves, Moves, "moves", "use HMCMoves(), MALAMoves() or NUTSMoves().")
         for name, value in (("ess_share", self.ess_share), ("correlation", self.correlation)):
             if not 0 < value < 1:
                 raise InvalidOptionError(f"{name} is {value!r}.", "use a number between 0 and 1.")
-        whole_number("max_moves", self.max_moves, 1)
-        whole_number("max_stages", self.max_stages, 1)
-        whole_number("max_gradients", self.max_gradients, 1)
+        check_int("max_moves", self.max_moves, 1)
+        check_int("max_stages", self.max_stages, 1)
+        check_int("max_gradients", self.max_gradients, 1)
         if not self.most_of_a_refit > 0:
             raise InvalidOptionError(f"most_of_a_refit is {self.most_of_a_refit!r}.", "use a positive number.")
 

@@ -19,18 +19,18 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.origins import Origin
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.evidence import WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import NonFiniteResultError
-from posterase.log_densities import RemovedLogLikelihood
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.removal import Removal
+from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import base_weights, parameter_ess, smooth
-from posterase.origins import Origin
-from posterase.removal import Removal
-from posterase.stored_likelihoods import StoredLikelihoods
 
 
 class Reweight(Eraser):

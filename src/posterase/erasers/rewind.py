@@ -30,13 +30,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from posterase.checks import whole_number
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
 from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsDiagnostics, RoundsEraser
 from posterase.errors import DrawsShapeError, InvalidOptionError
-from posterase.model import AbstractModel
-from posterase.objections import Objection
-from posterase.precision import Number, is_known
+from posterase.model.base import AbstractModel
+from posterase.runtime.checks import check_int
+from posterase.runtime.precision import Number, is_known
 from posterase.sampling.sample import initial_points
 
 ROUND_STEPS = 25
@@ -98,8 +98,8 @@ class Rewind(RoundsEraser):
         """With the rate that writes for as long as was rewound; `time` is Σ rates / (1 − momentum) of the recipe."""
         if not 0 < share <= 1 or not 0 < time < float("inf"):
             raise InvalidOptionError(f"share is {share}, time is {time}.", "use a share up to 1 and a positive time.")
-        whole_number("steps", steps, 1)
-        whole_number("round_steps", round_steps, 1)
+        check_int("steps", steps, 1)
+        check_int("round_steps", round_steps, 1)
         rate = 2 * share * time * (1 - momentum) / (-(-steps // round_steps) * round_steps)  # whole rounds are run
         given = {"rate": rate, "momentum": momentum, "round_steps": round_steps, **options}
         return cls(steps, initial=initial, share=share, **given)

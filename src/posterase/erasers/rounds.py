@@ -21,23 +21,23 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase import devices
-from posterase.checks import whole_number
-from posterase.draws import Draws
+from posterase.data.streams import taken
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
+from posterase.draws.origins import Origin
 from posterase.erasers.eraser import Erased, Eraser, replaced
 from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
-from posterase.model import AbstractModel, Model
+from posterase.model.base import AbstractModel, Model
+from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
-from posterase.objections import Objection
-from posterase.origins import Origin
-from posterase.precision import Number, is_known, numbers_as_arrays
-from posterase.removal import Removal
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_int
+from posterase.runtime.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import BatchDensity, Rows, check_batch, draw, present_rows
 from posterase.sampling.vectors import Unravel, as_vectors, of_vector
-from posterase.streams import taken
 
 FALLEN = 0.5
 """A round is refused that leaves less than this share of the objective's rise. Steps are noisy, so that the objective
@@ -121,7 +121,7 @@ class RoundsEraser(Eraser):
 
     def __check_init__(self) -> None:
         for name in ("steps", "batch", "round_steps", "control_rows"):
-            whole_number(name, getattr(self, name), 1)
+            check_int(name, getattr(self, name), 1)
         if not is_known(self.rate, self.momentum, self.loss_limit):
             return
         if not (0 < float(self.rate) < float("inf") and 0 <= float(self.momentum) < 1):
@@ -232,7 +232,7 @@ def _run(
     begun = None if starts is None else as_vectors(starts)[0]
 
     one = functools.partial(_one, unravel, control)
-    chains = devices.map_chains(one, (keys, vectors, begun), (eraser, model, kept, rows, removal))
+    chains = sharding.map_chains(one, (keys, vectors, begun), (eraser, model, kept, rows, removal))
     return chains._replace(theta=jax.vmap(unravel)(chains.theta))
 
 

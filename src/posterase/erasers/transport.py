@@ -30,18 +30,18 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from posterase.checks import whole_number
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
 from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import InvalidOptionError
-from posterase.log_densities import LogDensity
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity
+from posterase.model.removal import Removal
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import base_weights, parameter_ess
-from posterase.removal import Removal
+from posterase.runtime.checks import check_int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +90,9 @@ class Transport(Eraser):
     split: bool | None = eqx.field(default=None, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("refinements", self.refinements, 0)
-        whole_number("newton_steps", self.newton_steps, 0)
-        whole_number("samples", self.samples, 2)
+        check_int("refinements", self.refinements, 0)
+        check_int("newton_steps", self.newton_steps, 0)
+        check_int("samples", self.samples, 2)
         if self.split not in (None, True, False):
             raise InvalidOptionError(f"split is {self.split!r}.", "use True, False, or None to let the weights decide.")
 

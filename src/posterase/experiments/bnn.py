@@ -34,8 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasers.continue_unfinished import ContinueUnfinished
 from posterase.erasers.live_influence_shift import LiveInfluenceShift
 from posterase.erasers.reweight import Reweight
@@ -45,8 +44,9 @@ from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultE
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.stages import Stage, Stages
-from posterase.model import Model
-from posterase.removal import Removal
+from posterase.model.base import Model
+from posterase.model.removal import Removal
+from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import NoiseFree, Sampler, State
 from posterase.sampling.schedules import PolynomialSteps

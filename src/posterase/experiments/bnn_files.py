@@ -18,7 +18,7 @@ from posterase.experiments.bnn_speed import MEASURED
 from posterase.experiments.bnn_tables import OURS, Result, name_of, note_of
 from posterase.experiments.bnn_variants import main_blocks, variant_grid, variants
 from posterase.experiments.grids import latex, markdown
-from posterase.files import make_folder, written_whole
+from posterase.runtime.files import make_folder, written_whole
 
 Pictures = UInt8[np.ndarray, "images height width channels"]
 """The test images of a data set's case study, in its order."""

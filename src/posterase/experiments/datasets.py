@@ -30,9 +30,9 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from posterase.errors import DatasetError, InvalidOptionError, MissingExtraError
-from posterase.extras import need
-from posterase.files import cache_folder, make_folder, written_whole
-from posterase.progress import shown
+from posterase.runtime.files import cache_folder, make_folder, written_whole
+from posterase.runtime.optional import need
+from posterase.runtime.progress import shown
 
 CHUNK = 2**20
 """Bytes read at once."""

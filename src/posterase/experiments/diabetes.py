@@ -23,14 +23,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasers.eraser import Eraser
 from posterase.erasers.influence_shift import InfluenceShift
 from posterase.erasers.reweight import Reweight
-from posterase.model import Model
+from posterase.model.base import Model
+from posterase.model.transforms import positive
 from posterase.policy import Policy
-from posterase.transforms import positive
+from posterase.runtime.compilation_cache import programs_kept
 
 CENTRE_AND_UNIT = {
     "age": (50, 10),

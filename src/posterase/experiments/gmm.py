@@ -28,11 +28,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy.optimize import linear_sum_assignment
 
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasers.live_influence_shift import LiveErased, LiveInfluenceShift
 from posterase.experiments.clock import Clock, Report, named
-from posterase.model import Model
+from posterase.model.base import Model
+from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import Sampled, sample, start_chains
 from posterase.sampling.sampler import Sampler
 from posterase.sampling.schedules import PolynomialSteps

@@ -13,11 +13,11 @@ from typing import NamedTuple, TypeVar
 import jax
 import numpy as np
 
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasure import Erasure, erase
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, Exact, columns, load, make_model
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
 
 PATIENT = 169

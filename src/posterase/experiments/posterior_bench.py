@@ -38,12 +38,12 @@ from posterase.bridges.programs import BridgedModel
 from posterase.bridges.pymc import from_pymc
 from posterase.bridges.stan import from_stan
 from posterase.bridges.stan_data import as_arrays
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasure import Erasure, erase
 from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws
 from posterase.experiments.posteriors_stan import PROGRAMS
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts
 

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from posterase.model import Model
-from posterase.transforms import positive
+from posterase.model.base import Model
+from posterase.model.transforms import positive
 
 
 class Homes(NamedTuple):

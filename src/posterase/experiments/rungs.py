@@ -18,8 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasers.eraser import Erased, Eraser
 from posterase.erasers.influence_shift import InfluenceShift
 from posterase.erasers.refit import Refit
@@ -27,11 +26,12 @@ from posterase.erasers.rejuvenate import Rejuvenate
 from posterase.erasers.reweight import Reweight
 from posterase.erasers.transport import Transport
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, load
-from posterase.log_densities import LogDensity
-from posterase.model import Model
+from posterase.model.base import Model
+from posterase.model.densities import LogDensity
+from posterase.model.removal import Removal
 from posterase.numerics.densities import evaluate_at
 from posterase.policy import Policy, epsilon_text
-from posterase.removal import Removal
+from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
 
 HEAVIEST = 1.0

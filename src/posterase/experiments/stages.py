@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from posterase.errors import InputFileError
-from posterase.files import make_folder, written_whole
+from posterase.runtime.files import make_folder, written_whole
 from posterase.sampling.sampler import State
 from posterase.version import __version__
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posterase.bridges.arviz import from_arviz
-from posterase.draws import Draws
+from posterase.data.selection import RowTable, table_of
+from posterase.draws.draws import Draws
 from posterase.errors import PosteraseError
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
 from posterase.policy import Policy
-from posterase.rows import RowTable, table_of
-from posterase.spelling import did_you_mean
+from posterase.runtime.text import did_you_mean
 from posterase.version import __version__
 
 WasErased = Callable[[Iterable[Any]], list[bool]]

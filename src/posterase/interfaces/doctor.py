@@ -73,16 +73,18 @@ def _backend() -> Finding:
 
 
 def _programs() -> Finding:
-    from posterase import compilation
+    from posterase.runtime import compilation_cache
 
-    found = compilation.programs()
+    found = compilation_cache.programs()
     if found.folder is None:
         state: State = "wrong" if found.ours else "ok"
-        advice = f"chmod go-w {compilation.default_folder()}" if found.ours else ""
+        advice = f"chmod go-w {compilation_cache.default_folder()}" if found.ours else ""
         return Finding(WHERE_PROGRAMS, state, f"not kept: {found.said}", advice)
-    trouble = compilation.obstacle(found.folder) if found.ours else ""
+    trouble = compilation_cache.obstacle(found.folder) if found.ours else ""
     if trouble:
-        return Finding(WHERE_PROGRAMS, "wrong", trouble, f"name another one: {compilation.VARIABLE}=FOLDER, or off.")
+        return Finding(
+            WHERE_PROGRAMS, "wrong", trouble, f"name another one: {compilation_cache.VARIABLE}=FOLDER, or off."
+        )
     count, size = found.held()
     return Finding(WHERE_PROGRAMS, "ok", f"{count} in {found.folder}, {size / 2**20:.1f} MiB; {found.said}")
 

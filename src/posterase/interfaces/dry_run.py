@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasers.eraser import Eraser
 from posterase.erasure import expect_refit, planned
 from posterase.interfaces.builders import Fit
-from posterase.log_densities import LogDensity
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity
+from posterase.model.removal import Removal
+from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.timing import time_gradient
 from posterase.policy import Policy
-from posterase.progress import approximate
-from posterase.removal import Removal
-from posterase.stored_likelihoods import StoredLikelihoods
+from posterase.runtime.progress import approximate
 
 SHOWN = 10
 """Row ids that are printed."""

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posterase.errors import InputFileError, OutputError, PosteraseError
-from posterase.files import check_writable, written_whole
 from posterase.interfaces.advice import as_options
 from posterase.interfaces.exit_status import REFUSED
 from posterase.interfaces.meshes import MeshName, is_first, mesh_of
 from posterase.interfaces.output import CONTAINS, Said, print_line
 from posterase.interfaces.record_options import KeysFolder, keys_folder
+from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from posterase.assess.table import Assessment
-    from posterase.draws import Draws
+    from posterase.draws.draws import Draws
     from posterase.erasure import Erasure
     from posterase.interfaces.builders import Fit
     from posterase.interfaces.jobs import Job, Selection
@@ -344,7 +344,7 @@ def assess(
     Example: `posterase assess fit.nc --rows 3,17 --after kept.nc --refit refit-1.nc --refit refit-2.nc`
     """
     from posterase.assess.assessment import assess as assessed
-    from posterase.draws import Draws
+    from posterase.draws.draws import Draws
     from posterase.interfaces.jobs import Job
 
     selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
@@ -470,7 +470,7 @@ def _samples(facts: Mapping[str, Any], before: Path, after: Path, refits: Sequen
     import xarray as xr
 
     from posterase.bridges.arviz import opened
-    from posterase.draws import Draws
+    from posterase.draws.draws import Draws
     from posterase.plotting import Sample
 
     label = "after" if facts["verdict"]["accepted"] else "after (refused)"

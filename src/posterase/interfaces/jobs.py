@@ -26,15 +26,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from posterase.conditions import parsed
-from posterase.draws import Draws
+from posterase.data.conditions import parsed
+from posterase.data.selection import RowTable
+from posterase.draws.draws import Draws
 from posterase.errors import JobError, OutputError, PosteraseError, RowsError
-from posterase.files import check_writable, read_toml
 from posterase.interfaces.builders import Builder, Fit, builder, open_stored, policy_from
 from posterase.interfaces.meshes import check_mesh
 from posterase.policy import Policy
-from posterase.rows import RowTable
-from posterase.spelling import FUNCTION, did_you_mean, written
+from posterase.runtime.files import check_writable, read_toml
+from posterase.runtime.text import FUNCTION, did_you_mean, written
 
 OUTPUTS = ("out", "certificate", "report", "verdict", "diagnostics")
 MOST_IDS = 10_000_000

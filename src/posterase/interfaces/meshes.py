@@ -33,7 +33,7 @@ def mesh_of(name: str | None) -> Mesh | None:
     """The mesh that is meant, once the other processes of the run have been found; None where none is."""
     if name is None:
         return None
-    from posterase.devices import join_processes, mesh
+    from posterase.runtime.sharding import join_processes, mesh
 
     join_processes()
     shape = SHAPE.fullmatch(name)

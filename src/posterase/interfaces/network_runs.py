@@ -17,9 +17,9 @@ from rich.table import Table
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
-from posterase.files import make_folder, written_whole
 from posterase.interfaces.output import Said, print_line
 from posterase.interfaces.progress_bars import bars, shown_on
+from posterase.runtime.files import make_folder, written_whole
 
 SAMPLERS = ("sgld", "sghmc", "both")
 OPTIONAL = [name for name in bnn.METHODS if name not in ("retrain", "origin")]

@@ -13,8 +13,11 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from posterase.container import fingerprint
-from posterase.draws import Draws
+from posterase.data.selection import Block, RowTable
+from posterase.data.streams import Stream
+from posterase.draws.draws import Draws
+from posterase.draws.inference_groups import fingerprint
+from posterase.draws.notes import NoteKind
 from posterase.erasure import Erasure, erase
 from posterase.errors import (
     CoupledRowsError,
@@ -26,14 +29,11 @@ from posterase.errors import (
 )
 from posterase.interfaces.advice import as_settings
 from posterase.interfaces.builders import builder, open_stored, policy_from
-from posterase.model import AbstractModel
-from posterase.notes import NoteKind
+from posterase.model.base import AbstractModel
 from posterase.policy import Policy
 from posterase.record.project import Project
 from posterase.record.runs import Facts, WasErased, place_of
-from posterase.rows import Block, RowTable
-from posterase.spelling import did_you_mean, written
-from posterase.streams import Stream
+from posterase.runtime.text import did_you_mean, written
 from posterase.version import __version__
 
 OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonFiniteResultError)

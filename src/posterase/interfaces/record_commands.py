@@ -13,10 +13,10 @@ import typer
 from rich.console import Console
 
 from posterase.errors import InvalidOptionError, LedgerError, PosteraseError
-from posterase.files import check_writable, written_whole
 from posterase.interfaces.exit_status import BUSY, ERROR, REFUSED
 from posterase.interfaces.output import Commands, Said, print_line, print_table
 from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from posterase.record.ledger import Verified

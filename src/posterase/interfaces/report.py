@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from posterase.draws.origins import ORIGINS
 from posterase.interfaces.report_html import bullets, count, fact_table, page_of, section
-from posterase.origins import ORIGINS
 from posterase.record.certificate import CAUTIONS, KINDS, VERIFIED
 
 if TYPE_CHECKING:

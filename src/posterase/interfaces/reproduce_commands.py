@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 
 from posterase.errors import InputFileError, InvalidOptionError, MissingExtraError
-from posterase.extras import need
-from posterase.files import make_folder, written_whole
 from posterase.interfaces.output import Commands, Said, print_line
 from posterase.interfaces.progress_bars import bars, shown_on
-from posterase.spelling import did_you_mean
+from posterase.runtime.files import make_folder, written_whole
+from posterase.runtime.optional import need
+from posterase.runtime.text import did_you_mean
 
 if TYPE_CHECKING:
     from posterase.experiments.posterior_bench import Done

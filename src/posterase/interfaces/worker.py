@@ -16,7 +16,6 @@ from pathlib import Path
 from types import FrameType
 
 from posterase.errors import KeyFileError, PosteraseError, RecordError
-from posterase.progress import told_to
 from posterase.record.opening import open_record
 from posterase.record.orders import (
     Order,
@@ -30,6 +29,7 @@ from posterase.record.orders import (
 )
 from posterase.record.record import Record
 from posterase.record.runs import Opener, recover, run
+from posterase.runtime.progress import told_to
 
 PAUSE_S = 0.5
 """Between two looks for orders."""

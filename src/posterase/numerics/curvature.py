@@ -14,10 +14,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from posterase import devices
 from posterase.numerics.densities import Density, batch_size, expectation, held
-from posterase.precision import as_jax, cast_floats, in_float64
-from posterase.quick_compilation import quick_jit
+from posterase.runtime import sharding
+from posterase.runtime.fast_compilation import quick_jit
+from posterase.runtime.precision import as_jax, cast_floats, in_float64
 
 REVERSE = 4
 """What a gradient holds in memory, as a multiple of what the density holds."""
@@ -109,7 +109,7 @@ def _mapped_gradient(
 ) -> tuple[Float[Array, " m"], Float[Array, "m d"]]:
     shared = density, like
     size = batch_size(held(value_and_gradient_at, points[0], REVERSE * density.elements, shared), len(points))
-    return devices.map_draws(value_and_gradient_at, points, size, shared)
+    return sharding.map_draws(value_and_gradient_at, points, size, shared)
 
 
 def value_and_gradient_at(

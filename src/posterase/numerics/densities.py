@@ -11,13 +11,13 @@ from jax.extend.core import Jaxpr, jaxprs_in_params
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from posterase import devices
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import PrecisionError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel, MaskedModel
-from posterase.precision import as_jax, cast_floats, in_float64
-from posterase.quick_compilation import quick_jit
+from posterase.model.base import AbstractModel, MaskedModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.runtime import sharding
+from posterase.runtime.fast_compilation import quick_jit
+from posterase.runtime.precision import as_jax, cast_floats, in_float64
 
 BATCH_ELEMENTS = 2**22
 """About how many numbers of data, over all draws of a batch, are in memory at once on a CPU."""
@@ -67,7 +67,7 @@ def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
-    """The density at every draw, in float64 whatever the precision of draws and data (`posterase.precision` says why).
+    """The density at every draw, in float64 whatever the precision of draws and data (`posterase.runtime.precision` says why).
 
     Only up to a constant, but the same constant for all draws.
     """
@@ -146,7 +146,7 @@ def _evaluate(density: Density, params: PyTree, wide: bool) -> Float[Array, " n"
 
     n = jax.tree.leaves(params)[0].shape[0]
     size = batch_size(held(at, _first(params), density.elements, (density,)), n)
-    return devices.map_draws(at, params, size, (density,))
+    return sharding.map_draws(at, params, size, (density,))
 
 
 @quick_jit(elements=lambda density, *rest: density.elements)
@@ -157,7 +157,7 @@ def _evaluate_at(density: Density, thetas: Float[Array, "n d"], like: PyTree, wi
         return density(unravel(theta))
 
     size = batch_size(held(at, thetas[0], density.elements, (density,)), len(thetas))
-    return devices.map_draws(at, thetas, size, (density,))
+    return sharding.map_draws(at, thetas, size, (density,))
 
 
 @quick_jit()
@@ -168,7 +168,7 @@ def _over_draws(function: Callable[[PyTree], PyTree], params: PyTree, elements: 
         return function(cast_floats(one, jnp.float64) if wide else one)
 
     size = batch_size(held(at, _first(params), elements, (function,)), n)
-    return devices.map_draws(at, params, size, (function,))
+    return sharding.map_draws(at, params, size, (function,))
 
 
 def _first(params: PyTree) -> PyTree:
@@ -203,7 +203,7 @@ def expectation(
     shared: tuple[PyTree, ...] = (),
 ) -> Array:
     """Σ wᵢ f(θᵢ, *shared), a batch of draws at a time; `elements`: how many numbers of data one evaluation holds."""
-    n, parts = len(thetas), devices.shards(devices.CHAINS)
+    n, parts = len(thetas), sharding.shards(sharding.CHAINS)
     size = batch_size(held(function, thetas[0], elements, shared), -(-n // parts))
     index = jnp.arange(-(-n // (size * parts)) * size * parts)
     padded = jnp.where(index < n, weights[index % n], 0).reshape(-1, size)  # the padding repeats draws, with weight 0
@@ -218,4 +218,4 @@ def expectation(
 
         return jax.lax.scan(add, jnp.zeros(zero.shape, zero.dtype), batches)[0]
 
-    return devices.sum_parts(total, ((index % n).reshape(-1, size), padded), (thetas, *shared))
+    return sharding.sum_parts(total, ((index % n).reshape(-1, size), padded), (thetas, *shared))

@@ -38,11 +38,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from posterase import devices
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import batch_size
-from posterase.precision import all_digits, as_jax
-from posterase.quick_compilation import quick_jit
+from posterase.runtime import sharding
+from posterase.runtime.fast_compilation import quick_jit
+from posterase.runtime.precision import all_digits, as_jax
 
 JITTER = 0.2
 """Step sizes vary by this share between draws, so that no trajectory closes on itself."""
@@ -152,7 +152,7 @@ def evaluate_blocks(
 
         def block(i: Array, values: Array) -> Array:
             part = jax.lax.dynamic_slice_in_dim(own, i * size, size)
-            found = devices.map_draws(at, part, size, (density, frame))
+            found = sharding.map_draws(at, part, size, (density, frame))
             return jax.lax.dynamic_update_slice_in_dim(values, found, i * size, 0)
 
         return jax.lax.fori_loop(0, count, block, jnp.full(len(own), -jnp.inf, z.dtype))
@@ -206,7 +206,7 @@ def _sweep_half(
         old: _Trajectory = unravel_all(rows[first])
         side_by_side = 1 if density.one_by_one else block
         start = old.current, old.momentum, old.size
-        current, momenta = devices.map_draws(_follow, start, side_by_side, (density, frame, steps))
+        current, momenta = sharding.map_draws(_follow, start, side_by_side, (density, frame, steps))
         after = _energy(momenta, current.value)
         finite = jnp.isfinite(after) & jnp.isfinite(current.z).all(1) & jnp.isfinite(current.gradient).all(1)
         gain = jnp.where(finite, old.energy - after, -jnp.inf)
@@ -264,4 +264,4 @@ def block_size(density: LogDensity, m: int) -> int:
     few = BLOCK if jax.default_backend() == "cpu" else max(BLOCK, m // 8)
     if density.model.gradients_are_dear:
         few = BLOCK_OUTSIDE
-    return min(most, few, m) * devices.shards(devices.CHAINS)
+    return min(most, few, m) * sharding.shards(sharding.CHAINS)

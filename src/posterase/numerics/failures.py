@@ -14,9 +14,9 @@ import equinox as eqx
 import jax
 import numpy as np
 
+from posterase.data.streams import read_error
 from posterase.errors import NonFiniteResultError, PosteraseError
-from posterase.precision import failed_running
-from posterase.streams import read_error
+from posterase.runtime.precision import failed_running
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -28,12 +28,12 @@ import numpy as np
 from jaxtyping import Float, Int, PyTree
 from scipy import special
 
+from posterase.data.parameters import parameter_names
 from posterase.errors import DataChangedError
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.curvature import gradients, values_and_gradients
 from posterase.numerics.densities import evaluate_at
 from posterase.numerics.weights import first_half, variance_of_mean
-from posterase.parameters import parameter_names
 
 LOOKED_AT, FEWEST_LOOKED_AT = 256, 32
 """At how many draws scores are computed: the second for data so large that more would take seconds."""

@@ -44,13 +44,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.extra_chances import Frame, Noise, RaveledDensity, State, block_size, evaluate_blocks, sweep
 from posterase.numerics.local_mixtures import MOST_DIMENSIONS, LocalMixture, fit_local_mixture
 from posterase.numerics.modes import MOST_PARAMETERS, Found, at_once, climb, find_modes
 from posterase.numerics.moves import COARSE, half_covariances
-from posterase.precision import as_jax
+from posterase.runtime.precision import as_jax
 
 STEPS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Steps that a trajectory of length π/2 is cut into: the fewest that reach the target acceptance."""

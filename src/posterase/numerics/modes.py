@@ -39,10 +39,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from posterase import devices
 from posterase.numerics.extra_chances import Frame, RaveledDensity
-from posterase.precision import all_digits, as_jax
-from posterase.quick_compilation import quick_jit
+from posterase.runtime import sharding
+from posterase.runtime.fast_compilation import quick_jit
+from posterase.runtime.precision import all_digits, as_jax
 
 MOST_PARAMETERS = 50
 """Above this no modes are looked for: few points in so many directions would find none."""
@@ -305,7 +305,7 @@ def climb(
         return jax.value_and_grad(lambda z: density(frame.theta(z)))(z)
 
     def evaluate(z: Array) -> tuple[Array, Array]:
-        value, gradient = devices.map_draws(at, z, side_by_side, (density, frame))
+        value, gradient = sharding.map_draws(at, z, side_by_side, (density, frame))
         return value.astype(z.dtype), gradient.astype(z.dtype)
 
     def step(now: _Climb) -> _Climb:

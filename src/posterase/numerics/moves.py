@@ -28,13 +28,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from posterase import devices
-from posterase.checks import whole_number
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.numerics.densities import batch_size
 from posterase.numerics.paths import Path
 from posterase.numerics.transport_maps import MATRICES_UP_TO
-from posterase.precision import all_digits, as_jax, cast_floats, in_float64
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_int
+from posterase.runtime.precision import all_digits, as_jax, cast_floats, in_float64
 
 TRIAL_PARTICLES = 64
 """How many particles of each half try out a step size."""
@@ -108,7 +108,7 @@ class HMCMoves(LeapfrogMoves):
     max_leapfrogs: int = eqx.field(default=64, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("max_leapfrogs", self.max_leapfrogs, 1, MOST_LEAPFROGS)
+        check_int("max_leapfrogs", self.max_leapfrogs, 1, MOST_LEAPFROGS)
 
     def settings(self) -> list[Setting]:
         grid = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, MOST_LEAPFROGS)
@@ -146,7 +146,7 @@ class NUTSMoves(Moves):
     max_doublings: int = eqx.field(default=6, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("max_doublings", self.max_doublings, 1)
+        check_int("max_doublings", self.max_doublings, 1)
 
     def settings(self) -> list[Setting]:
         return [Setting(float(np.pi / 2 * 0.75**i), 1) for i in range(20)]
@@ -317,7 +317,7 @@ def _particles(path: Path, function: Any, arrays: tuple[Any, ...], shared: tuple
     def one(particle: Any, path: Path, *shared: Any) -> Any:
         return function(path, *particle, *shared)
 
-    return devices.map_draws(one, arrays, batch_size(path.elements, n), (path, *shared))
+    return sharding.map_draws(one, arrays, batch_size(path.elements, n), (path, *shared))
 
 
 def _start(path: Path, thetas: Float[Array, "2 m d"]) -> Any:

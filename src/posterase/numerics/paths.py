@@ -17,11 +17,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.removal import Removal
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import log_sum_exp
-from posterase.removal import Removal
 
 BISECTIONS = 50
 

@@ -8,12 +8,12 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
+from posterase.data.parameters import parameter_names
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate_at
 from posterase.numerics.input_checks import Scores, compute_scores
-from posterase.parameters import parameter_names
 
 INFORMED_DRAWS = 4
 """At how many draws it is looked whether a density depends on its parameters."""

@@ -24,8 +24,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from posterase.compilation import wait_for_background
-from posterase.log_densities import LogDensity
+from posterase.model.densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.drift import Drift, bounded, find_drift
 from posterase.numerics.extra_chances import State
@@ -39,7 +38,8 @@ from posterase.numerics.kernels import (
     correlations,
     largest_correlation,
 )
-from posterase.precision import as_jax, in_float64
+from posterase.runtime.compilation_cache import wait_for_background
+from posterase.runtime.precision import as_jax, in_float64
 
 MOST_CORRELATION = 0.3
 """Draws are moved until nothing correlates with its value at their ancestors more than this."""

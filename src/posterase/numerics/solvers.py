@@ -38,10 +38,10 @@ import lineax as lx
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int
 
-from posterase.checks import is_a, whole_number
 from posterase.errors import InvalidOptionError
 from posterase.numerics.curvature import Curvature
-from posterase.precision import Number, is_known
+from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.precision import Number, is_known
 
 CHOLESKY_UP_TO = 100
 """Parameters up to which the default solver is `Cholesky`. It makes d products H v, CG some ten: with 300 parameters
@@ -143,7 +143,7 @@ class NystromPreconditioner(Preconditioner):
     rank: int = eqx.field(default=16, static=True)
 
     def __check_init__(self) -> None:
-        whole_number("rank", self.rank, 1)
+        check_int("rank", self.rank, 1)
 
     @property
     def products(self) -> int:
@@ -179,8 +179,8 @@ class CG(Solver):
     preconditioner: Preconditioner = DiagonalPreconditioner()
 
     def __check_init__(self) -> None:
-        whole_number("max_steps", self.max_steps, 1)
-        is_a(
+        check_int("max_steps", self.max_steps, 1)
+        check_type(
             self.preconditioner,
             Preconditioner,
             "preconditioner",
@@ -255,8 +255,8 @@ class Neumann(Solver):
     scale: Number
 
     def __check_init__(self) -> None:
-        whole_number("order", self.order, 0)
-        is_a(self.scale, (int, float, np.ndarray, np.number, jax.Array), "scale", "use a positive number.")
+        check_int("order", self.order, 0)
+        check_type(self.scale, (int, float, np.ndarray, np.number, jax.Array), "scale", "use a positive number.")
         if is_known(self.scale) and not 0 < float(self.scale) < float("inf"):
             raise InvalidOptionError(f"scale is {self.scale!r}.", "use a positive number, below 2 over the curvature.")
 

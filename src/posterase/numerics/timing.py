@@ -12,11 +12,11 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from posterase.log_densities import LogDensity
+from posterase.data.streams import Stream
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import batch_size
-from posterase.precision import as_jax
-from posterase.quick_compilation import quick_jit
-from posterase.streams import Stream
+from posterase.runtime.fast_compilation import quick_jit
+from posterase.runtime.precision import as_jax
 
 REPEATS = 3
 

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase import devices
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.log_densities import LogDensity, RemovedLogLikelihood
-from posterase.model import AbstractModel
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
@@ -29,8 +29,8 @@ from posterase.numerics.propriety import check_informed
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import MATRICES_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
-from posterase.precision import as_jax
-from posterase.removal import Removal
+from posterase.runtime import sharding
+from posterase.runtime.precision import as_jax
 
 CURVATURE_GRADIENTS, CURVATURE_DRAWS = 768, (4, 16)
 """A curvature as a matrix costs two gradients a parameter and draw; it is averaged over as many draws as so many
@@ -333,12 +333,12 @@ def _look(
 
     def slopes(density: LogDensity | RemovedLogLikelihood, samples: Float[Array, "2 m d"]) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
-        return jax.lax.map(lambda half: devices.map_draws(gradient_at, half, size, (density, like)), samples)
+        return jax.lax.map(lambda half: sharding.map_draws(gradient_at, half, size, (density, like)), samples)
 
     of_full = _curvatures(full, points, like)
-    of_removed = _curvatures(removed, devices.after(points, of_full), like)
-    at_full = slopes(full, devices.after(samples, of_removed))
-    push = slopes(removed, devices.after(samples, at_full)).mean(axis=1)
+    of_removed = _curvatures(removed, sharding.after(points, of_full), like)
+    at_full = slopes(full, sharding.after(samples, of_removed))
+    push = slopes(removed, sharding.after(samples, at_full)).mean(axis=1)
     return _Look(of_full, of_removed, at_full, push)
 
 
@@ -418,8 +418,8 @@ def _low_rank(
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
     share = jnp.full(len(sample), 1 / len(sample), sample.dtype)
     push = mean_gradient(removed, sample, share, like)
-    solved = CG(rtol=1e-3)(Curvature(kept, devices.after(sample, push), share, like), push, scales)
-    lost = Curvature(removed, devices.after(sample, solved.value), share, like)
+    solved = CG(rtol=1e-3)(Curvature(kept, sharding.after(sample, push), share, like), push, scales)
+    lost = Curvature(removed, sharding.after(sample, solved.value), share, like)
     directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)
 
     def products(basis: Float[Array, "d r"]) -> Float[Array, "d r"]:

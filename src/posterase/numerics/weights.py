@@ -30,7 +30,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
 
 FEWEST_FOR_EFFICIENCY = 4

@@ -7,7 +7,7 @@
 It knows requests, files and databases, and nothing of statistics: what erases is a function that it is handed.
 """
 
-from posterase.extras import need
+from posterase.runtime.optional import need
 
 need("sqlalchemy", "the record", "record")
 need("cryptography", "the record", "record")

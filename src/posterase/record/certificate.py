@@ -13,8 +13,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from posterase.draws.origins import ORIGINS
 from posterase.errors import LedgerError
-from posterase.origins import ORIGINS
 from posterase.record.canonical import canonical, parsed
 from posterase.record.keyring import Keys
 from posterase.record.merkle import Tree

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from posterase.errors import RecordError
-from posterase.extras import need
+from posterase.runtime.optional import need
 
 HEAD = "0002"
 """The revision of the tables that this code knows."""

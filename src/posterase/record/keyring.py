@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from posterase.errors import KeyFileError
-from posterase.files import make_folder
 from posterase.record.signed_notes import NAME, PublicKey, Signer
+from posterase.runtime.files import make_folder
 
 SIGNING, PSEUDONYMS, PUBLIC = "signing.key", "pseudonyms.key", "public.key"
 STAGED = "signing.key.next"

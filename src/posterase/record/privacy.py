@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from posterase.spelling import written as written
+from posterase.runtime.text import written as written
 
 WITHHELD = "withheld: it named the subject"
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from posterase.errors import ProjectError
-from posterase.files import read_toml
 from posterase.record.canonical import canonical
-from posterase.spelling import FUNCTION, did_you_mean
+from posterase.runtime.files import read_toml
+from posterase.runtime.text import FUNCTION, did_you_mean
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 BRIDGES = ("arviz",)

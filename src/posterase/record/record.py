@@ -30,7 +30,6 @@ from posterase.errors import (
     RequestError,
     WrongStateError,
 )
-from posterase.files import written_whole
 from posterase.record import ledger, schema
 from posterase.record.canonical import canonical
 from posterase.record.database import HEAD, Begin, Database
@@ -44,6 +43,7 @@ from posterase.record.replay import check_tables, folder_digest
 from posterase.record.requests import OPEN, Added, Request, State, request_id
 from posterase.record.signed_notes import PublicKey, Signer
 from posterase.record.times import due, now, regulation_of, text_of, time_of
+from posterase.runtime.files import written_whole
 
 TOLERANCE = dt.timedelta(minutes=5)
 """How far clocks of several machines may be apart. An entry is never earlier than the one before it."""

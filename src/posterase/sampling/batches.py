@@ -16,9 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from posterase.data.streams import taken
 from posterase.errors import BatchError
-from posterase.model import AbstractModel, Model
-from posterase.streams import taken
+from posterase.model.base import AbstractModel, Model
 
 
 class Rows(NamedTuple):

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import fft
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.sampling.mixing import normal_scores
 
 TAIL = 0.05

@@ -14,9 +14,9 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase.checks import whole_number
-from posterase.model import AbstractModel, with_rows
-from posterase.precision import widest_float
+from posterase.model.base import AbstractModel, with_rows
+from posterase.runtime.checks import check_int
+from posterase.runtime.precision import widest_float
 
 SHORTER = (1.0, 0.5, 0.2, 0.05, 0.0)
 """Shares of a Newton step that are tried; the best is taken."""
@@ -47,8 +47,8 @@ class LaplaceFit(eqx.Module):
     langevin_steps: int = eqx.field(static=True)
 
     def __init__(self, model: AbstractModel, params: PyTree, *, newton_steps: int = 15, langevin_steps: int = 30):
-        whole_number("newton_steps", newton_steps, 1)
-        whole_number("langevin_steps", langevin_steps, 0)
+        check_int("newton_steps", newton_steps, 1)
+        check_int("langevin_steps", langevin_steps, 0)
         self.model = model
         self.like = model.unconstrain(jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), widest_float()), params))
         self.start = ravel_pytree(self.like)[0]

@@ -17,8 +17,8 @@ from jaxtyping import Float
 from scipy import special
 from scipy.optimize import linear_sum_assignment
 
-from posterase.draws import Draws
-from posterase.objections import Objection
+from posterase.draws.draws import Draws
+from posterase.draws.objections import Objection
 
 MOST_RHAT = 1.02
 """R̂ above this: chains disagree. The field's 1.01 is for one number; the worst of many parameters is above it by

@@ -18,16 +18,16 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from posterase import devices
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
-from posterase.keys import as_key
-from posterase.model import AbstractModel
-from posterase.precision import all_digits, cast_floats, widest_float
+from posterase.model.base import AbstractModel
+from posterase.runtime import sharding
+from posterase.runtime.compilation_cache import programs_kept
+from posterase.runtime.precision import all_digits, cast_floats, widest_float
+from posterase.runtime.prng import as_key
 from posterase.sampling.mixing import mixing
 from posterase.sampling.sample import initial_points
-from posterase.streams import raises_read_errors
 
 PIECES = 10
 
@@ -103,7 +103,7 @@ def nuts(
         raise InvalidOptionError(f"target_acceptance is {target_acceptance}.", "use a number between 0 and 1.")
     points = initial_points(initial)
     model.check(points)
-    return devices.run_over(
+    return sharding.run_over(
         mesh, lambda: _nuts(as_key(key), model.spread(), points, draws, warmup, target_acceptance, report)
     )
 
@@ -157,7 +157,7 @@ def _warm(
         used = {name: settings[name] for name in ("step_size", "inverse_mass_matrix")}
         return state, used, info.info.num_integration_steps
 
-    return devices.map_chains(warm, (keys, thetas), (model,))
+    return sharding.map_chains(warm, (keys, thetas), (model,))
 
 
 @eqx.filter_jit
@@ -178,4 +178,4 @@ def _draw(
 
         return jax.lax.scan(one, state, done + jnp.arange(draws))
 
-    return devices.map_chains(chain, (keys, state, settings), (model, done))
+    return sharding.map_chains(chain, (keys, state, settings), (model, done))

@@ -17,13 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posterase.data.parameters import parameter_names
+from posterase.data.streams import Stream, raises_read_errors
 from posterase.errors import InputFileError, ResumeError
-from posterase.files import written_whole
-from posterase.model import AbstractModel
-from posterase.parameters import parameter_names
-from posterase.precision import numbers_as_arrays
+from posterase.model.base import AbstractModel
+from posterase.runtime.files import written_whole
+from posterase.runtime.precision import numbers_as_arrays
 from posterase.sampling.sampler import Sampler, State
-from posterase.streams import Stream, raises_read_errors
 
 
 @raises_read_errors

@@ -13,18 +13,18 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from posterase import devices
-from posterase.checks import is_a, whole_number
-from posterase.compilation import programs_kept
-from posterase.draws import Draws
+from posterase.data.streams import raises_read_errors
+from posterase.draws.draws import Draws
 from posterase.errors import DivergedError, DrawsShapeError
-from posterase.keys import as_key
-from posterase.model import AbstractModel
-from posterase.precision import numbers_as_arrays
+from posterase.model.base import AbstractModel
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.compilation_cache import programs_kept
+from posterase.runtime.precision import numbers_as_arrays
+from posterase.runtime.prng import as_key
 from posterase.sampling.batches import check_batch, density, present_rows
 from posterase.sampling.sampler import Sampler, State
 from posterase.sampling.vectors import of_vector, running, standing
-from posterase.streams import raises_read_errors
 
 PIECES = 20
 """A run that reports its progress is cut into about so many pieces."""
@@ -40,7 +40,7 @@ class Sampled(NamedTuple):
 @programs_kept()
 def start_chains(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
-    is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+    check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
     points = initial_points(initial)
     model.check(points)
     check_batch(model, sampler.batch)
@@ -79,16 +79,16 @@ def sample(
     pieces of one size share a compilation. However a run is cut, the draws are the same to the bit: two calls of 500
     draws give what one of 1,000 gives.
     """
-    whole_number("draws", draws, 1)
-    whole_number("thin", thin, 1)
+    check_int("draws", draws, 1)
+    check_int("thin", thin, 1)
     if piece is not None:
-        whole_number("piece", piece, 1)
-    is_a(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        check_int("piece", piece, 1)
+    check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
     check_batch(model, sampler.batch)
     check_state(model, state)
     settings = numbers_as_arrays(sampler)
     piece = piece or (draws if report is None else max(1, draws // PIECES))
-    return devices.run_over(mesh, lambda: _sample(model.spread(), settings, state, draws, thin, report, piece))
+    return sharding.run_over(mesh, lambda: _sample(model.spread(), settings, state, draws, thin, report, piece))
 
 
 def _sample(
@@ -156,7 +156,7 @@ def _run(
         state, thetas = jax.lax.scan(draw, state, length=draws)
         return standing(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
 
-    return devices.each_part(chains, state, (sampler, model, thin))
+    return sharding.each_part(chains, state, (sampler, model, thin))
 
 
 def check_diverged(state: State) -> None:

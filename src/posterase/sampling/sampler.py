@@ -22,9 +22,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase.checks import is_a, whole_number
 from posterase.errors import InvalidOptionError
-from posterase.precision import Number, is_known
+from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.precision import Number, is_known
 from posterase.sampling.schedules import Schedule
 
 
@@ -69,7 +69,7 @@ class NoiseFree(eqx.Module):
     def __check_init__(self) -> None:
         if not is_known(self.steps, self.step_size, self.momentum):
             return
-        whole_number("steps", int(self.steps) if isinstance(self.steps, jax.Array) else self.steps, 1)
+        check_int("steps", int(self.steps) if isinstance(self.steps, jax.Array) else self.steps, 1)
         if not (0 < float(self.step_size) < float("inf") and 0 <= float(self.momentum) < 1):
             raise InvalidOptionError(
                 f"the phase without noise has steps={self.steps}, step_size={self.step_size}, "
@@ -99,7 +99,7 @@ class Sampler(eqx.Module):
         """Parameters and velocity after one step; `ascent` is ∇ of the log density, `noise` standard normal."""
 
     def __check_init__(self) -> None:
-        is_a(self.schedule, Schedule, "schedule", "use PolynomialSteps(a, b, r) or ConstantSteps(step_size).")
+        check_type(self.schedule, Schedule, "schedule", "use PolynomialSteps(a, b, r) or ConstantSteps(step_size).")
 
     def init(self, key: Key[Array, ""], theta: PyTree) -> State:
         """A chain that has taken no step."""

@@ -18,9 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from posterase.checks import is_a
 from posterase.errors import DiscretisedChainWarning, ScheduleError
-from posterase.precision import Number, is_known
+from posterase.runtime.checks import check_type
+from posterase.runtime.precision import Number, is_known
 
 
 class Schedule(eqx.Module):
@@ -56,7 +56,7 @@ class PolynomialSteps(Schedule):
         if not is_known(self.a, self.b, self.r):
             return
         for name, value in (("a", self.a), ("b", self.b), ("r", self.r)):
-            is_a(value, (int, float, np.number, np.ndarray, jax.Array), name, "use a number.")
+            check_type(value, (int, float, np.number, np.ndarray, jax.Array), name, "use a number.")
         a, b, r = float(self.a), float(self.b), float(self.r)
         if not (0 < a < float("inf") and 0 <= b < float("inf")):
             raise ScheduleError(f"the schedule a(b + t)^−r has a = {a:g}, b = {b:g}.", "use a > 0 and b ≥ 0.")
@@ -87,7 +87,9 @@ class ConstantSteps(Schedule):
     def __check_init__(self) -> None:
         if not is_known(self.step_size):
             return
-        is_a(self.step_size, (int, float, np.number, np.ndarray, jax.Array), "step_size", "use a positive number.")
+        check_type(
+            self.step_size, (int, float, np.number, np.ndarray, jax.Array), "step_size", "use a positive number."
+        )
         if not 0 < float(self.step_size) < float("inf"):
             raise ScheduleError(f"the step size is {self.step_size}.", "use a positive number.")
         warnings.warn(

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.errors import InvalidOptionError
-from posterase.precision import Number, is_known
+from posterase.runtime.precision import Number, is_known
 from posterase.sampling.sampler import NoiseFree, Sampler, combine, standard_normal
 from posterase.sampling.schedules import Schedule
 

@@ -25,14 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
-from posterase import devices
-from posterase.draws import Draws
-from posterase.log_densities import LogDensity
-from posterase.model import AbstractModel
+from posterase.draws.draws import Draws
+from posterase.model.base import AbstractModel
+from posterase.model.densities import LogDensity
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.extra_chances import Frame, RaveledDensity
 from posterase.numerics.transport_maps import MATRICES_UP_TO
-from posterase.precision import all_digits, as_jax, cast_floats, widest_float
+from posterase.runtime import sharding
+from posterase.runtime.precision import all_digits, as_jax, cast_floats, widest_float
 from posterase.sampling.effective_draws import effective_draws
 
 PIECES = 10
@@ -275,6 +275,6 @@ def _go(
         return _State(ended.position, averaging), kept, divergent, steps
 
     keys = jax.random.split(key, len(state.z))
-    found = devices.map_chains(chain, (keys, state), (density, frame, done, count, adapts, target_acceptance))
+    found = sharding.map_chains(chain, (keys, state), (density, frame, done, count, adapts, target_acceptance))
     state, kept, divergent, steps = found
     return state, _Made(kept, divergent, steps.sum(axis=1) + 1, steps.max(axis=0).sum() + 1)

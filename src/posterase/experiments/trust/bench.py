@@ -28,7 +28,7 @@ import numpy as np
 from arviz_stats.base import array_stats
 from jaxtyping import Float
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
 from posterase.erasure import Erasure, erase
 from posterase.errors import PosteraseError
 from posterase.experiments.grids import Grid

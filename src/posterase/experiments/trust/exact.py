@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 from scipy import optimize, stats
 
-from posterase.precision import as_jax
-from posterase.transforms import Identity, Transform
+from posterase.model.transforms import Identity, Transform
+from posterase.runtime.precision import as_jax
 
 PROBABILITIES = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 

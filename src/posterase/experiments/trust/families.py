@@ -29,8 +29,8 @@ from posterase.experiments.trust.exact import (
     OnGrid,
     log_posterior,
 )
-from posterase.model import Model
-from posterase.transforms import Simplex, Transform, greater_than, interval
+from posterase.model.base import Model
+from posterase.model.transforms import Simplex, Transform, greater_than, interval
 
 positive = greater_than(0.0)
 

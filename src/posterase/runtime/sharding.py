@@ -31,7 +31,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, PyTree, Shaped
 
 from posterase.errors import InvalidOptionError, MeshError, PeerLostError
-from posterase.precision import failed_running
+from posterase.runtime.precision import failed_running
 
 CHAINS, ROWS = "chains", "rows"
 

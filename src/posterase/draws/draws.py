@@ -21,8 +21,9 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 
-from posterase.checks import first_bad, whole_number
-from posterase.container import SAMPLE_DIMS, Container
+from posterase.data.parameters import check_known, parameter_names
+from posterase.draws.inference_groups import SAMPLE_DIMS, Container
+from posterase.draws.io import read_tree, write_netcdf
 from posterase.errors import (
     DrawsShapeError,
     IntegerParametersError,
@@ -30,11 +31,10 @@ from posterase.errors import (
     OutputError,
     WeightedDrawsError,
 )
-from posterase.files import written_whole
-from posterase.keys import as_key
-from posterase.parameters import check_known, parameter_names
-from posterase.precision import as_jax
-from posterase.tree_files import read_tree, write_netcdf
+from posterase.runtime.checks import check_int, first_bad
+from posterase.runtime.files import written_whole
+from posterase.runtime.precision import as_jax
+from posterase.runtime.prng import as_key
 
 LOG_WEIGHT = "log_weight"
 """The variable of `sample_stats` that holds the log-weights in a labelled tree or file."""
@@ -250,7 +250,7 @@ class Draws(eqx.Module):
 
     def thin(self, step: int) -> Draws:
         """Every `step`-th draw of each chain."""
-        whole_number("step", step, 1, self.n_draws)
+        check_int("step", step, 1, self.n_draws)
         params, log_weights = jax.tree.map(lambda leaf: leaf[:, ::step], (self.params, self.log_weights))
         coords = self.labels.coords.isel(draw=slice(None, None, step))
         return Draws(params, log_weights, dims=self.labels.dims, coords=coords, container=self.container)

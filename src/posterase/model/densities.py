@@ -1,6 +1,6 @@
 """The three functions that everything hangs on, as objects that go through jax: full, kept and removed.
 
-`posterase.model` says what they are, and owns their signs.
+`posterase.model.base` says what they are, and owns their signs.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import NamedTuple
 import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
-from posterase.model import AbstractModel
-from posterase.removal import Removal
+from posterase.model.base import AbstractModel
+from posterase.model.removal import Removal
 
 
 class LogDensity(eqx.Module):

@@ -6,7 +6,7 @@ A *block* is what is read at once. It is asked of the host from inside compiled 
 evaluated side by side; while it is worked on, the next one is being read by a thread that lives no longer than that. A
 *piece* of a block, a few hundred rows, is what the likelihood is called on, so small that many draws fit beside each
 other. So the files are read once for every `numerics.densities.batch_size` draws, 256 of them on a CPU; for their
-gradients too (`posterase.row_sums`).
+gradients too (`posterase.data.row_sums`).
 
 **Memory.** At most `MOST_BLOCKS` blocks are held at once: one in use, one on its way into compiled code, two being read
 ahead, and what the libraries that decode them hold. Beyond that there are eight bytes a row, masks of the rows that are
@@ -34,12 +34,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Shaped
 
-from posterase.checks import check_kind, check_values, path_of, row_count, rows_of, whole_number
+from posterase.data.checks import check_kind, check_values, path_of, row_count, rows_of
+from posterase.data.parameters import parameter_names
+from posterase.data.readers import MAKE_ANEW, Reader, opened
+from posterase.data.row_sums import AbstractRows, Summand, add_up
 from posterase.errors import DataError, InvalidOptionError, PosteraseError, StreamError
-from posterase.parameters import parameter_names
-from posterase.precision import failed_running
-from posterase.row_readers import MAKE_ANEW, Reader, opened
-from posterase.row_sums import AbstractRows, Summand, add_up
+from posterase.runtime.checks import check_int
+from posterase.runtime.precision import failed_running
 
 BLOCK_BYTES = 2**24
 """What is read at once, unless it is said otherwise."""
@@ -334,11 +335,11 @@ def stream(
     dtypes = [jax.dtypes.canonicalize_dtype(reader.dtype.newbyteorder("=")) for reader in readers]
     numbers = [int(np.prod(reader.shape[1:], dtype=int)) for reader in readers]
     if block_rows is None:
-        whole_number("block_bytes", block_bytes, 1)
+        check_int("block_bytes", block_bytes, 1)
         row_bytes = sum(size * dtype.itemsize for size, dtype in zip(numbers, dtypes, strict=True))
         chunk = max(reader.chunk_rows for reader in readers)
         block_rows = max(1, block_bytes // max(1, row_bytes) // chunk) * chunk
-    whole_number("block_rows", block_rows, 1)
+    check_int("block_rows", block_rows, 1)
     block_rows = min(block_rows, n_rows)
     if not isinstance(read_ahead, bool):
         raise InvalidOptionError(f"read_ahead is {read_ahead!r}.", "use True or False.")

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from posterase import devices
+from posterase.runtime import sharding
 
 Term = Callable[[PyTree, PyTree, Bool[Array, " rows"]], Float[Array, ""]]
 """term(θ, some rows, which of them count) → one number."""
@@ -67,7 +67,7 @@ class Spread(AbstractRows):
     blocks: Blocks
 
     def added_up(self, summand: Summand, *shared: PyTree) -> PyTree:
-        return devices.sum_over_row_shards(lambda own, *shared: own.added_up(summand, *shared), self.blocks, shared)
+        return sharding.sum_over_row_shards(lambda own, *shared: own.added_up(summand, *shared), self.blocks, shared)
 
 
 def _value(rows: PyTree, counted: Bool[Array, " rows"], params: PyTree, term: Term) -> Float[Array, ""]:

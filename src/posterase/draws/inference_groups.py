@@ -27,8 +27,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Int, PyTree
 
-from posterase.notes import Note
-from posterase.rows import RowTable, blanked
+from posterase.data.selection import RowTable, blanked
+from posterase.draws.notes import Note
 
 SAMPLE_DIMS = ("chain", "draw")
 

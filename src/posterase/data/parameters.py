@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from posterase.errors import UnknownParameterError
-from posterase.spelling import did_you_mean
+from posterase.runtime.text import did_you_mean
 
 BARE_ARRAY = "theta"
 """The name of the parameter where the whole tree is one array."""

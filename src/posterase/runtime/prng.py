@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Array, Key, PyTree, UInt32
 
 from posterase.errors import InvalidKeyError, InvalidOptionError
-from posterase.precision import as_jax
-from posterase.quick_compilation import NONE, quick_jit
+from posterase.runtime.fast_compilation import NONE, quick_jit
+from posterase.runtime.precision import as_jax
 
 
 def fresh_key() -> Key[Array, ""]:

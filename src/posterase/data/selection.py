@@ -18,11 +18,11 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Bool, Int, PyTree, Shaped
 
-from posterase.conditions import Column, Condition, among, as_name, matching, parsed
+from posterase.data.conditions import Column, Condition, among, as_name, matching, parsed
+from posterase.data.parameters import parameter_names
+from posterase.data.streams import Stream
 from posterase.errors import EmptyRemovalError, RowsError
-from posterase.parameters import parameter_names
-from posterase.spelling import did_you_mean, written
-from posterase.streams import Stream
+from posterase.runtime.text import did_you_mean, written
 
 ROW = "row"
 """What the axis of rows is called where it has no name of its own."""

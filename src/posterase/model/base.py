@@ -1,4 +1,4 @@
-"""Models, and the three functions that everything else hangs on (`posterase.log_densities` makes them).
+"""Models, and the three functions that everything else hangs on (`posterase.model.densities` makes them).
 
 A model and a removal of rows S′ from its data S give three functions of *unconstrained* parameters θ, each a log
 density up to a constant, with the Jacobians of the model's transforms included:
@@ -36,17 +36,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
-from posterase import checks, devices
-from posterase.closures import holds_data
-from posterase.compilation import suspend_cache
-from posterase.draws import Draws
+from posterase.data.checks import row_ids, rows_of
+from posterase.data.parameters import check_known, parameter_names
+from posterase.data.row_sums import Blocks, Spread, Term, sum_rows
+from posterase.data.streams import Counted, Stream, data_of, raises_read_errors, shapes_of, taken
+from posterase.draws.draws import Draws
 from posterase.errors import DataError, MeshError, NoDensityError, NotFactorisedError
-from posterase.parameters import check_known, parameter_names
-from posterase.precision import all_digits, as_jax, cast_floats, in_float64, is_known, numpy_as_jax, widest_float
-from posterase.removal import SMALLEST_BUCKET, Removal, bucket_of
-from posterase.row_sums import Blocks, Spread, Term, sum_rows
-from posterase.streams import Counted, Stream, data_of, raises_read_errors, shapes_of, taken
-from posterase.transforms import Transform, real
+from posterase.model.checks import (
+    has_density,
+    in_support,
+    returns_rows,
+    returns_scalar,
+    same_likelihoods,
+    same_sums,
+    transforms_of,
+)
+from posterase.model.removal import SMALLEST_BUCKET, Removal, bucket_of
+from posterase.model.transforms import Transform, real
+from posterase.runtime import sharding
+from posterase.runtime.checks import check_int, check_type, once
+from posterase.runtime.closures import holds_data
+from posterase.runtime.compilation_cache import suspend_cache
+from posterase.runtime.precision import (
+    all_digits,
+    as_jax,
+    cast_floats,
+    in_float64,
+    is_known,
+    numpy_as_jax,
+    widest_float,
+)
 
 BLOCK_ELEMENTS = 2**20
 """Rows of up to this many numbers are evaluated in one block; more of them in several, so that a pass over the data
@@ -156,7 +175,7 @@ class AbstractModel(eqx.Module):
 
     def removal(self, rows: ArrayLike | Sequence[int]) -> Removal:
         """Check the rows of a request (ids, or a mask over all rows) and make a `Removal` of them."""
-        ids = checks.row_ids(rows, np.asarray(self.present))
+        ids = row_ids(rows, np.asarray(self.present))
         bucket = bucket_of(len(ids))
         padded = np.full(bucket, ids[0], dtype=np.int32)
         padded[: len(ids)] = ids
@@ -168,7 +187,7 @@ class AbstractModel(eqx.Module):
 
         It is a copy of the data. While one is in use, asking for it again gives the same one.
         """
-        checks.is_a(removal, Removal, "removal", "make one: model.removal([3, 17]).")
+        check_type(removal, Removal, "removal", "make one: model.removal([3, 17]).")
         known = _in_use.find(self, removal)
         if known is None:
             known = self._without(_absent(self.present, removal.padded_ids))
@@ -218,7 +237,7 @@ class AbstractModel(eqx.Module):
         check_known(self.transforms, names, "transforms")
         for name, leaf in zip(names, jax.tree.leaves(draws.params), strict=True):
             if name in self.transforms:
-                checks.in_support(name, np.asarray(leaf), self.transforms[name])
+                in_support(name, np.asarray(leaf), self.transforms[name])
         self.check_functions(jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[2:], leaf.dtype), draws.params))
 
     def check_functions(self, params: PyTree) -> None:
@@ -234,7 +253,7 @@ class AbstractModel(eqx.Module):
             self._check_functions(params)
             return self._holds_data(params)
 
-        if checks.once((structure, shapes, widest_float()), check):
+        if once((structure, shapes, widest_float()), check):
             suspend_cache()
 
     def _holds_data(self, params: PyTree) -> bool:
@@ -254,7 +273,7 @@ class AbstractModel(eqx.Module):
         This catches likelihoods whose rows look at each other (a mean over the data, the row before) and masked
         densities that ignore their mask. It is cheap: a few passes over the data for each of a few draws.
         """
-        checks.whole_number("samples", samples, 1, draws.n_chains * draws.n_draws)
+        check_int("samples", samples, 1, draws.n_chains * draws.n_draws)
         self.check(draws)
         last = draws.n_chains * draws.n_draws - 1
         # Others too where the density is not finite: there is nothing to compare there.
@@ -329,7 +348,7 @@ class Model(AbstractModel):
         self.log_prior = _as_node(log_prior)
         self.log_likelihood = _as_node(log_likelihood)
         self.data, self.present = data_of(data)
-        self.transforms = checks.transforms_of(transforms)
+        self.transforms = transforms_of(transforms)
         if params is not None:
             self._check_example(params)
 
@@ -352,15 +371,15 @@ class Model(AbstractModel):
         return jax.lax.map(of, padded).ravel()[:n]
 
     def spread(self: M) -> M:
-        if isinstance(self.data, Stream) and devices.count() > 1:
+        if isinstance(self.data, Stream) and sharding.count() > 1:
             raise MeshError(
                 "a stream's rows are read by one process, for one device.",
                 "leave out mesh; or hold the rows in memory, some on each device: pe.Model(…, data) without pe.stream.",
             )
-        if devices.count() == 1:
+        if sharding.count() == 1:
             return self
-        parts = devices.shards(devices.ROWS)
-        data = jax.tree.map(lambda leaf: devices.place_rows(leaf, parts), self.data)
+        parts = sharding.shards(sharding.ROWS)
+        data = jax.tree.map(lambda leaf: sharding.place_rows(leaf, parts), self.data)
         return with_rows(self, data, jnp.pad(self.present, (0, -len(self.present) % parts)))
 
     def elements(self, rows: int) -> int:
@@ -370,9 +389,9 @@ class Model(AbstractModel):
         return with_rows(self, overwrite(self.data, left), left)
 
     def _check_functions(self, params: PyTree) -> None:
-        checks.returns_scalar("log_prior", self.log_prior, params)
+        returns_scalar("log_prior", self.log_prior, params)
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
-            checks.returns_rows(self.log_likelihood, params, shapes_of(self.data, rows), rows)
+            returns_rows(self.log_likelihood, params, shapes_of(self.data, rows), rows)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
@@ -383,7 +402,7 @@ class Model(AbstractModel):
         together = self._row_values(params, both)
         for what, rows in (("kept", kept), ("removed", removed)):
             among = together[np.searchsorted(both, rows)]
-            checks.same_likelihoods(rows, among, self._row_values(params, rows), what)
+            same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
         others = [self.without(removal).log_joint]
         if not isinstance(self.data, Stream):  # whose rows are read in blocks, not by themselves
@@ -393,7 +412,7 @@ class Model(AbstractModel):
         removed_sum, _ = _precisely(self.log_removed, params, removal)
         for other in others:
             kept_sum, _ = _precisely(other, params)
-            checks.same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
+            same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
         return np.asarray(_precisely(self.log_likelihood, params, taken(self.data, rows))[0])
@@ -415,7 +434,7 @@ class Model(AbstractModel):
         """Σ log_likelihood over the counted rows; where a mesh of devices is set, each sums its own."""
         if isinstance(data, Stream):
             return sum_rows(params, self._term, Counted(data, counted))
-        parts = devices.shards(devices.ROWS)
+        parts = sharding.shards(sharding.ROWS)
         rows = Blocks(data, counted, self._block_rows)
         if parts > 1 and counted.shape[0] % parts == 0:
             return sum_rows(params, self._term, Spread(rows))
@@ -477,8 +496,8 @@ class MaskedModel(AbstractModel):
                 "data is a stream, and a masked model looks at all rows at once.",
                 "pass arrays; or write a pe.Model, whose rows are independent given the parameters.",
             )
-        self.data, self.present = checks.rows_of(data)
-        self.transforms = checks.transforms_of(transforms)
+        self.data, self.present = rows_of(data)
+        self.transforms = transforms_of(transforms)
         if params is not None:
             self._check_example(params)
 
@@ -496,7 +515,7 @@ class MaskedModel(AbstractModel):
         return with_rows(self, overwrite(self.data, left), left)
 
     def _check_functions(self, params: PyTree) -> None:
-        checks.returns_scalar("log_joint", self.masked_log_joint, params, self.data, self.present)
+        returns_scalar("log_joint", self.masked_log_joint, params, self.data, self.present)
 
     def _check_additive(self, params: PyTree, removal: Removal) -> None:
         # full − kept is removed by definition; what can go wrong is that kept still looks at the removed rows.
@@ -507,7 +526,7 @@ class MaskedModel(AbstractModel):
         for filler in left[np.linspace(0, len(left) - 1, min(len(left), MASK_FILLERS)).astype(int)]:
             data = jax.tree.map(lambda leaf: leaf.at[removal.padded_ids].set(leaf[filler]), self.data)  # noqa: B023
             value, _ = _precisely(self.masked_log_joint, params, data, kept.present)
-            checks.has_density(float(expected), "log density of the kept rows")
+            has_density(float(expected), "log density of the kept rows")
             if not abs(float(value - expected)) <= 1e4 * eps * (1 + abs(float(expected))):
                 raise NotFactorisedError(
                     f"the log density of the kept rows changes from {expected:.9g} to {value:.9g} with the values of "
@@ -599,7 +618,7 @@ def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:
 
 def _as_node(function: Callable[..., Any]) -> Callable[..., Any]:
     """A plain function as part of a tree's structure, so that models go through jax.jit; callable modules stay."""
-    checks.is_a(function, Callable, "a model's function", "pass a function of the parameters.")
+    check_type(function, Callable, "a model's function", "pass a function of the parameters.")
     return function if isinstance(function, eqx.Module) else jax.tree_util.Partial(numpy_as_jax(function))
 
 

@@ -15,7 +15,7 @@ import xarray as xr
 from jaxtyping import Shaped
 
 from posterase.errors import InputFileError
-from posterase.extras import need
+from posterase.runtime.optional import need
 
 PIECE_ELEMENTS = 2**22
 """About how many numbers of a variable are in memory at once."""

@@ -5,7 +5,7 @@ nowhere else: what you compile outside of them may hold data.
 
 No program in the folder holds rows. Rows, draws and numbers are arguments of our programs. An array that a model's
 function takes from elsewhere, a closure or a module's globals, is a constant of the compiled program, and would stay in
-the folder after its rows were erased. So functions are traced before they are compiled (`posterase.closures`), and if
+the folder after its rows were erased. So functions are traced before they are compiled (`posterase.runtime.closures`), and if
 they use such an array, the cache is suspended until the call returns: nothing is written and nothing is read. What this
 does not see: single numbers (a mean of the rows, written into a function), arrays in methods and samplers of your own,
 and what other threads compile in the meantime.
@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from posterase.errors import OutputError
-from posterase.files import cache_folder, make_folder
+from posterase.runtime.files import cache_folder, make_folder
 
 VARIABLE = "POSTERASE_COMPILATION_CACHE"
 ENABLED, FOLDER = "jax_enable_compilation_cache", "jax_compilation_cache_dir"

@@ -15,12 +15,12 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from posterase.draws import Draws
+from posterase.draws.draws import Draws
+from posterase.draws.io import pieces
 from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
-from posterase.model import AbstractModel
-from posterase.removal import Removal
-from posterase.transforms import Transform
-from posterase.tree_files import pieces
+from posterase.model.base import AbstractModel
+from posterase.model.removal import Removal
+from posterase.model.transforms import Transform
 
 GIVE_THE_MODEL = (
     "Give the model as well, through its bridge: pe.from_numpyro(model, *data, draws=file), "

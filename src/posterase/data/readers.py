@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Int, PyTree, Shaped
 
 from posterase.errors import DataError, NonFiniteDataError, PosteraseError, StreamError
-from posterase.extras import need
+from posterase.runtime.optional import need
 
 BATCH_ROWS = 2**16
 """Rows of a parquet column that are decoded at once."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from posterase.affine_lags import MOST_ROWS, AffineLag, find_affine_lags
-from posterase.rows import Block, RowTable
+from posterase.data.affine_lags import MOST_ROWS, AffineLag, find_affine_lags
+from posterase.data.selection import Block, RowTable
 
 FARTHEST_LAG = 60
 """How many rows back a column is looked for in another one."""

@@ -1,0 +1,1 @@
+"""Models: log densities of all rows, of the rows that stay, and of those that go."""
