@@ -7,7 +7,7 @@ the kept Hessian. *Exact*: a third refit, which must pass.
 
 A cell is the smallest number of removed rows from which on the metric says "off", up to the largest; a dash: it never
 does; not judged: it has nothing to go by, as Jeffreys ε of draws whose density is not known. Metrics are those of
-`posterase.assess.assess`, at 1 % false alarms over a whole table.
+`posterase.assess`, at 1 % false alarms over a whole table.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from scipy.spatial import KDTree
 import posterase as pe
 from benchmarks.harness import compare, write_whole
 from benchmarks.problems import breast_cancer
-from posterase.assess import forget_sets, klom, logit_margin, nearest_neighbour_kl, u_lira, worlds
 from posterase.experiments.machine import machine
+from posterase.metrics import forget_sets, klom, logit_margin, nearest_neighbour_kl, shadow_models, u_lira
 
 REMOVED = (1, 3, 10, 30, 57, 100, 160)
 METHODS = ("not deleted", "deleted twice", "shift only", "exact")
@@ -88,7 +88,7 @@ def verdicts(problem: Split, before: pe.Draws, number: int) -> dict[str, dict[st
     }
     options: dict[str, Any] = {"predictor": probabilities, "labels": "y", "rows": rows}
     return {
-        method: pe.assess.assess(model, before, draws, refits, problem.test, **options).verdicts
+        method: pe.assess(model, before, draws, refits, problem.test, **options).verdicts
         for method, draws in after.items()
     }
 
@@ -127,7 +127,7 @@ def worlds_table(problem: Split, before: pe.Draws) -> Iterator[str]:
     yield "| forgotten | erasure | U-LiRA, found at 1 % | KLoM, median | KLoM, 95th percentile |\n|---|---|---|---|---|"
     for name, rows in forget_sets(0, model, before, FORGET)._asdict().items():
         for erasure, erase in (("not deleted", not_deleted), ("a Newton step", newton_step)):
-            made = worlds(0, sampler, erase, margin, model.n_rows, rows, models=MODELS)
+            made = shadow_models(0, sampler, erase, margin, model.n_rows, rows, models=MODELS)
             if erasure == "not deleted":
                 yield _world_line(name, "refit (floor)", made.again, made.never)
             yield _world_line(name, erasure, made.erased, made.never)
@@ -157,7 +157,7 @@ def speed(problem: Split) -> Iterator[str]:
         return [one(key, model.present) for key in keys]
 
     def batch() -> Any:
-        return worlds(0, sampler, not_deleted, model.log_rows, model.n_rows, np.arange(8), models=MODELS)
+        return shadow_models(0, sampler, not_deleted, model.log_rows, model.n_rows, np.arange(8), models=MODELS)
 
     yield str(compare(f"{3 * MODELS} refits in a Python loop / in a batch", loop, batch, repeats=2))
     chains = np.random.default_rng(0).normal(size=(2, DRAWS, DIMENSIONS)).astype(np.float32)
@@ -172,7 +172,7 @@ def speed(problem: Split) -> Iterator[str]:
             "a refit by NUTS / an assessment of 57 rows",
             lambda: pe.nuts(3, kept, problem.initial, 1000).draws.params,
             lambda: (
-                pe.assess.assess(
+                pe.assess(
                     model, before, refits[0], refits, problem.test, rows=rows, predictor=probabilities, labels="y"
                 ).attrs
             ),
@@ -209,7 +209,7 @@ def run() -> Iterator[str]:
     intro = f"# What each metric sees\n\nFrom `python -m benchmarks evidence`: {machine()}.\n\n{__doc__}"
     second = (
         f"## Example by example, as the field tests it\n\n{MODELS} models of each kind, fitted to random halves of the "
-        f"rows; {FORGET} rows to forget, chosen in three ways (`posterase.assess.forget_sets`). Found at 1 %: 0.01 "
+        f"rows; {FORGET} rows to forget, chosen in three ways (`posterase.metrics.forget_sets`). Found at 1 %: 0.01 "
         "where nothing can be told. *A Newton step*: every model is moved by its own, as a shift of single draws."
     )
     third = "## Speed\n\n" + "\n".join(f"- {ratio}" for ratio in ratios)

@@ -21,10 +21,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from benchmarks.harness import Ratio
-from posterase.erasers.continue_unfinished import ContinueUnfinished
-from posterase.erasers.rounds import Course, Place
 from posterase.experiments import bnn, networks
 from posterase.experiments.bnn_results import results
+from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
+from posterase.methods.unconverged.rounds import Course, Place
 from posterase.model.base import Model
 from posterase.model.densities import RemovedLogLikelihood
 from posterase.runtime.precision import Number

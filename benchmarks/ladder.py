@@ -27,8 +27,8 @@ import numpy as np
 import posterase as pe
 from benchmarks.harness import write_whole
 from benchmarks.problems import PROBLEMS, Problem
-from posterase.assess import moment_errors, timed, two_sample
 from posterase.experiments.machine import machine
+from posterase.metrics import moment_errors, timed, two_sample
 from posterase.sampling.mixing import mixing
 
 WARMUP, DRAWS = 1000, 1000

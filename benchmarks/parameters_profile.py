@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 import posterase as pe
 from benchmarks.harness import Ratio, compare, once
 from benchmarks.wide import make, temporary
-from posterase.erasers.influence_shift import _shift, _standard_deviations
+from posterase.methods.influence_shift import _shift, _standard_deviations
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.curvature import Curvature, gradient
 from posterase.numerics.densities import expectation, unconstrained

@@ -41,8 +41,8 @@ import posterase as pe
 from benchmarks.harness import write_whole
 from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
 from benchmarks.problems import CHAINS, Problem, breast_cancer, radon_hierarchy
-from posterase.assess import moment_errors, two_sample
 from posterase.experiments.machine import machine
+from posterase.metrics import moment_errors, two_sample
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import constrained, evaluate, evaluate_at
 from posterase.numerics.densities import unconstrained as raveled

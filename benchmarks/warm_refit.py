@@ -24,9 +24,9 @@ import numpy as np
 import posterase as pe
 from benchmarks.harness import write_whole
 from benchmarks.problems import PROBLEMS
-from posterase.erasers.refit import Start
 from posterase.experiments.machine import machine
 from posterase.experiments.posteriors import POSTERIORS, arguments, reference_draws
+from posterase.methods.refit import Start
 from posterase.numerics.cost import refit_transitions
 
 SEEDS, CHAINS, DRAWS = 4, 4, 1000

@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import posterase as pe
-from posterase.erasers.influence_shift import _shift
+from posterase.methods.influence_shift import _shift
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.numerics.densities import _evaluate, _evaluate_at, unconstrained
 from posterase.numerics.transport_fit import RANK, _low_rank

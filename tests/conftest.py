@@ -27,12 +27,12 @@ with install_import_hook("posterase", "beartype.beartype"):
 import jax
 import pytest
 
-import posterase.erasure
+import posterase.ladder.erase
 from tests.databases import missing, postgresql_server
 
 # `pe.erase` without a key draws fresh entropy. Tests have a fixed key, so that what passes goes on passing;
 # test_output.py checks that the entropy is fresh.
-posterase.erasure.fresh_key = lambda: jax.random.key(0)
+posterase.ladder.erase.fresh_key = lambda: jax.random.key(0)
 
 
 @pytest.fixture(autouse=True, scope="module")

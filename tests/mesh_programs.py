@@ -135,7 +135,7 @@ def everything(mesh) -> dict[str, list]:
     made["kept rows"] = result.model.present
     made |= sgld(mesh)
     refits = [pe.Draws({"beta": draws.params["beta"] + 0.01 * i}) for i in (1, 2)]
-    found = pe.assess.assess(model, draws, result, refits, mesh=mesh)["metrics"].dataset
+    found = pe.assess(model, draws, result, refits, mesh=mesh)["metrics"].dataset
     timeless = found.sel(metric=[name for name in found["metric"].values if "second" not in str(name)])
     made["assess"] = [timeless["erased"].values, timeless["floor"].values]
     with jax.enable_x64(True):  # NUTS doubles a rounding error with every step or two

@@ -9,11 +9,11 @@ import pytest
 from scipy.stats import norm
 
 import posterase as pe
-from posterase.assess import calibrate, membership_attack, two_sample
-from posterase.assess.membership import threshold
-from posterase.assess.predictive import error_rate, mean_loss, prediction_difference
-from posterase.assess.two_sample import tell_apart
 from posterase.errors import DrawsShapeError, InvalidOptionError
+from posterase.metrics import calibrate, membership_attack, two_sample
+from posterase.metrics.membership import threshold
+from posterase.metrics.predictive import error_rate, mean_loss, prediction_difference
+from posterase.metrics.two_sample import tell_apart
 from tests.oracles import GammaPoisson
 
 # --- two samples

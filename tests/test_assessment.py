@@ -10,11 +10,11 @@ import xarray as xr
 from scipy.special import betaln
 
 import posterase as pe
-from posterase.assess import Assessment
-from posterase.assess.comparison import two_sided
-from posterase.assess.samples import rounded_down, sampled
-from posterase.assess.table import Figure, with_error
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError, InvalidTypeError, RowsError
+from posterase.metrics import Assessment
+from posterase.metrics.comparison import two_sided
+from posterase.metrics.samples import rounded_down, sampled
+from posterase.metrics.table import Figure, with_error
 from posterase.numerics.weights import Estimate, parameter_ess
 from tests.oracles import BetaBernoulli, LinearRegression
 
@@ -80,7 +80,7 @@ def draws():
 def assessed(draws, which, **options):
     after = draws[which] if isinstance(which, str) else which
     given = {"refits": draws["refits"], "test": TEST_DATA, "rows": GONE, **CLASSIFIED, **options}
-    return pe.assess.assess(MODEL, draws["before"], after, **given)
+    return pe.assess(MODEL, draws["before"], after, **given)
 
 
 @pytest.fixture(scope="module")
@@ -129,9 +129,7 @@ def test_each_metric_that_claims_to_see_catches_a_broken_erasure(draws, broken):
 def test_an_erasure_of_the_ladder(draws):
     """What pe.erase returned says which rows; its ε and its seconds are told."""
     result = pe.erase(MODEL, draws["before"], GONE, refits=draws["refits"])
-    found = pe.assess.assess(
-        MODEL, draws["before"], result, draws["refits"], TEST_DATA, **CLASSIFIED, refit_seconds=9.0
-    )
+    found = pe.assess(MODEL, draws["before"], result, draws["refits"], TEST_DATA, **CLASSIFIED, refit_seconds=9.0)
     assert found.off == []
     metrics = found["metrics"]
     assert float(metrics["erased"].sel(metric="KL from weights (nats)")) == result.verdict.epsilon.value
@@ -168,7 +166,7 @@ def test_the_pac_bayes_bound_where_the_evidence_is_known(eraser):
     model = oracle.model()
     before = pe.Draws(oracle.sample(np.arange(80), (4, 2000), seed=0))
     erased = eraser(0, model, before, model.removal(rows))
-    found = pe.assess.assess(
+    found = pe.assess(
         model,
         before,
         erased,
@@ -222,7 +220,7 @@ def test_the_same_key_gives_the_same_table(draws):
 
 
 def test_without_refits_the_density_speaks(draws):
-    found = pe.assess.assess(MODEL, draws["before"], draws["exact"], rows=GONE)
+    found = pe.assess(MODEL, draws["before"], draws["exact"], rows=GONE)
     assert found.verdicts["Stein discrepancy KSD²"] == "at the floor"
     assert "needs a refit" in found.verdicts["log-likelihood of removed rows"]
     left = dict(zip(found["left_out"]["metric"].values, found["left_out"]["why"].values, strict=True))
@@ -230,7 +228,7 @@ def test_without_refits_the_density_speaks(draws):
     assert "test=" in left["membership attack"]
     assert "predictor=" in left["prediction difference, removed rows"]
     assert "pe.erase" in left["seconds a request"]
-    off = pe.assess.assess(MODEL, draws["before"], draws["nothing"], rows=GONE)
+    off = pe.assess(MODEL, draws["before"], draws["nothing"], rows=GONE)
     assert off.off == ["Stein discrepancy KSD²"]
 
 
@@ -238,12 +236,10 @@ def test_metrics_of_ones_own_are_judged_with_ours(draws):
     def weights(work):
         values = {label: np.asarray(each.draws.params["w"][..., 0], float) for label, each in work.sets.items()}
         yield work.level("first weight", {label: work.sets[label].mean(each) for label, each in values.items()})
-        yield pe.assess.NotMeasured("second weight", "nobody asked")
+        yield pe.metrics.NotMeasured("second weight", "nobody asked")
 
     for case, verdict in (("exact", "at the floor"), ("nothing", "off")):
-        found = pe.assess.assess(
-            MODEL, draws["before"], draws[case], draws["refits"], rows=GONE, metrics={"weights": weights}
-        )
+        found = pe.assess(MODEL, draws["before"], draws[case], draws["refits"], rows=GONE, metrics={"weights": weights})
         assert found.verdicts["first weight"].startswith(verdict)
         assert "second weight: nobody asked" in str(found)
 
@@ -318,7 +314,7 @@ def test_false_alarms_over_many_tables(null):
     tables = []
     for seed in range(20):
         before, after, refits = null(seed)
-        found = pe.assess.assess(
+        found = pe.assess(
             REGRESSION.model(),
             before,
             after,
@@ -364,7 +360,7 @@ def test_what_is_infinite_is_left_out(draws):
         model.data,
     )
     test = {**TEST_DATA, "x": np.where(np.arange(120)[:, None] == 0, 9.0, TEST["x"])}
-    found = pe.assess.assess(hopeless, draws["before"], draws["exact"], draws["refits"], test, rows=GONE)
+    found = pe.assess(hopeless, draws["before"], draws["exact"], draws["refits"], test, rows=GONE)
     assert "infinite" in str(found["left_out"]["why"].sel(metric="log-likelihood of a test row").values)
     assert "inf" not in str(found).replace("infinite", "")
     assert found.off == []
@@ -381,7 +377,7 @@ def test_a_regression_has_no_classes():
     left = np.arange(12, oracle.n_rows)
     draws = [pe.Draws(oracle.sample(left, (4, 500), seed=seed)) for seed in range(3)]
     before = pe.Draws(oracle.sample(np.arange(oracle.n_rows), (4, 500), seed=9))
-    found = pe.assess.assess(
+    found = pe.assess(
         oracle.model(), before, draws[0], draws[1:], rows=rows, predictor=lambda p, data: data["X"] @ p["beta"]
     )
     assert found.off == []
@@ -402,9 +398,7 @@ def test_a_masked_model_says_what_it_cannot_tell():
         noise = np.random.default_rng(seed).normal(size=(2, 500))
         return pe.Draws({"mu": y[:n].sum() / (n + 1) + noise / np.sqrt(n + 1)})
 
-    found = pe.assess.assess(
-        model, posterior(42, 0), posterior(40, 1), [posterior(40, 2), posterior(40, 3)], rows=[40, 41]
-    )
+    found = pe.assess(model, posterior(42, 0), posterior(40, 1), [posterior(40, 2), posterior(40, 3)], rows=[40, 41])
     assert found.off == []
     assert "log-likelihood of removed rows" in found.at_the_floor
     assert "KLoM, median (nats)" in found.verdicts
@@ -427,7 +421,7 @@ def test_a_numpyro_fit_and_a_model_of_its_test_rows():
     model, before = pe.from_numpyro(program, REGRESSION.X, REGRESSION.y, draws=sets[0])
     unseen = LinearRegression.make(rows=40, d=3, seed=9)
     test, _ = pe.from_numpyro(program, unseen.X, unseen.y, draws=sets[0])
-    found = pe.assess.assess(model, before, sets[1], sets[2:], test, rows=rows)
+    found = pe.assess(model, before, sets[1], sets[2:], test, rows=rows)
     assert found.off == []
     assert {"log-likelihood of a test row", "membership attack", "U-LiRA, found at 1 %"} <= set(found.verdicts)
 
@@ -446,7 +440,7 @@ def test_stored_likelihoods_tell_what_they_can(tmp_path):
     model, stored = pe.from_arviz(tree)
     erasure = pe.erase(model, stored, rows=[0, 1])
     left = np.arange(2, 100)
-    found = pe.assess.assess(model, stored, erasure, [chains(left, (4, 300), 0.0, seed) for seed in (2, 3)])
+    found = pe.assess(model, stored, erasure, [chains(left, (4, 300), 0.0, seed) for seed in (2, 3)])
     assert found.off == []
     assert float(found["metrics"]["origin"].sel(metric="KL from weights (nats)")) >= 0
     assert "two-sample accuracy" in found.verdicts
@@ -460,7 +454,7 @@ def test_bad_input(draws):
     before, exact, refits = draws["before"], draws["exact"], draws["refits"]
 
     def check(after=exact, **options):
-        return pe.assess.assess(MODEL, before, after, **{"rows": GONE, "refits": refits, **options})
+        return pe.assess(MODEL, before, after, **{"rows": GONE, "refits": refits, **options})
 
     for wrong, said in (({"errors": print}, "one of ours"), ({"mine": 3.0}, "no function")):
         with pytest.raises(InvalidOptionError, match=said):
@@ -510,7 +504,7 @@ def test_bad_input(draws):
         check(np.zeros(3))
     kept = MODEL.without(MODEL.removal(GONE))
     with pytest.raises(DifferentModelError, match="the one of all rows"):
-        pe.assess.assess(kept, before, pe.erase(MODEL, before, GONE))
+        pe.assess(kept, before, pe.erase(MODEL, before, GONE))
 
 
 # --- verdicts, and how numbers are written

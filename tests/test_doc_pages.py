@@ -92,7 +92,7 @@ def test_the_mixtures_table_is_the_results():
 
 
 def test_the_api_has_every_name():
-    """Of `posterase`, `posterase.assess` and `posterase.record`, and what How to add imports."""
+    """Of `posterase`, `posterase.metrics` and `posterase.record`, and what How to add imports."""
     listed = set(re.findall(r"^::: ([\w.]+)$", (doc_pages.ROOT / "docs/api.md").read_text(), re.M))
     named = {f"posterase.{name}" for names in pe.HOMES.values() for name in names.split()}
     for package in ("assess", "record"):

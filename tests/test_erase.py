@@ -18,13 +18,13 @@ from scipy.stats import kstest, norm
 
 import posterase as pe
 from posterase.data.parameters import element_names
-from posterase.erasers.eraser import replaced
-from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedError
+from posterase.ladder.policy import rounded
+from posterase.methods.base import replaced
+from posterase.methods.diagnostics import Evidence
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import constrained, unconstrained
 from posterase.numerics.weights import Estimate
-from posterase.policy import rounded
 from posterase.sampling.mixing import chain_agreement
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
 from tests.statistical import assert_moments
@@ -138,7 +138,7 @@ def test_jeffreys_of_the_untouched_draws_is_exact(x64):
     assert isinstance(found, Estimate)
     assert abs(found.value - exact) < 4.5 * found.error
     assert found.error < 0.05 * exact
-    from posterase.assess import divergence
+    from posterase.metrics import divergence
 
     model = KNOWN.model()
     assert divergence(model, draws, model.removal(rows), refit).value == pytest.approx(found.value)
@@ -590,8 +590,8 @@ def test_random_seed_and_key_are_names_of_one_argument():
     np.testing.assert_array_equal(*again)
     calls = {
         "erase": lambda **given: pe.erase(MODEL, DRAWS, [5], **given),
-        "assess": lambda **given: pe.assess.assess(MODEL, DRAWS, DRAWS, **given),
-        "calibrate": lambda **given: pe.assess.calibrate(pe.Reweight(), dict, dict, MODEL, [5], **given),
+        "assess": lambda **given: pe.assess(MODEL, DRAWS, DRAWS, **given),
+        "calibrate": lambda **given: pe.metrics.calibrate(pe.Reweight(), dict, dict, MODEL, [5], **given),
     }
     for call in calls.values():
         with pytest.raises(InvalidOptionError, match="random_seed and key were both given"):

@@ -241,7 +241,7 @@ def live_shift(model):
 
 
 def assessed(**more):
-    return pe.assess.assess(model_of_places(held=False), some_draws(), some_draws(1), rows=[3], **more)
+    return pe.assess(model_of_places(held=False), some_draws(), some_draws(1), rows=[3], **more)
 
 
 ENTRIES = {
@@ -252,7 +252,7 @@ ENTRIES = {
         model_of_places(), SAMPLER, pe.start_chains(0, model_of_places(), SAMPLER, {"mean": np.zeros(2)}), 4
     ),
     "live": lambda: live_shift(model_of_places()),
-    "assess": lambda: pe.assess.assess(model_of_places(), some_draws(), some_draws(1), rows=[3]),
+    "assess": lambda: pe.assess(model_of_places(), some_draws(), some_draws(1), rows=[3]),
     "predictor": lambda: assessed(predictor=lambda p, data: p["mean"] + HELD[data["place"]]),
     "labels": lambda: assessed(
         predictor=lambda p, data: jnp.stack([jnp.full(data["y"].shape, 0.5)] * 2, axis=1),

@@ -10,7 +10,7 @@ import pytest
 
 import posterase as pe
 from posterase import errors
-from posterase.erasers.live_influence_shift import LiveInfluenceShift
+from posterase.methods.live_influence_shift import LiveInfluenceShift
 from posterase.sampling.sample import start_chains
 from posterase.sampling.sampler import NoiseFree, step_keys
 from posterase.sampling.schedules import ConstantSteps, PolynomialSteps

@@ -9,7 +9,14 @@ import pytest
 from scipy.stats import kstest, norm
 
 import posterase as pe
-from posterase.assess import (
+from posterase.errors import (
+    ArrayError,
+    DrawsShapeError,
+    InvalidOptionError,
+    MeaninglessDimensionWarning,
+    RepeatedDrawsError,
+)
+from posterase.metrics import (
     divergence,
     error_rate,
     forget_sets,
@@ -31,15 +38,8 @@ from posterase.assess import (
     total_variation,
     u_lira,
 )
-from posterase.assess import nearest_neighbours as neighbours_module
-from posterase.assess.moments import moment_errors
-from posterase.errors import (
-    ArrayError,
-    DrawsShapeError,
-    InvalidOptionError,
-    MeaninglessDimensionWarning,
-    RepeatedDrawsError,
-)
+from posterase.metrics import nearest_neighbours as neighbours_module
+from posterase.metrics.moments import moment_errors
 from posterase.numerics.weights import Estimate, base_of
 from posterase.numerics.weights import divergence as kl_from_weights
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression

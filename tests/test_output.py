@@ -14,11 +14,11 @@ from jax.scipy.special import betaln
 from scipy.stats import chi2, kstest, norm
 
 import posterase as pe
-from posterase import erasure, output
 from posterase.bridges.arviz import with_groups
 from posterase.bridges.linear_relations import Summaries, without_functions_of_data
 from posterase.data.selection import Block, RowTable
 from posterase.errors import RefusedError, WeightedDrawsError
+from posterase.ladder import erase, output
 from posterase.model.densities import LogDensity
 from posterase.numerics import extra_chances, kernels, refresh
 from posterase.numerics.densities import unconstrained
@@ -464,7 +464,7 @@ def test_the_next_request_compiles_nothing():
 
 
 def test_entropy_is_fresh_unless_a_key_is_given(monkeypatch):
-    monkeypatch.setattr(erasure, "fresh_key", prng.fresh_key)
+    monkeypatch.setattr(erase, "fresh_key", prng.fresh_key)
     oracle, rows, source, _ = request("regression", 0)
     a, b = (pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.params["beta"] for _ in range(2))
     assert not np.allclose(a[:, :100], b[:, :100])

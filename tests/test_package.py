@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 MODULES = [module.name for module in pkgutil.walk_packages(pe.__path__, "posterase.")]
 
 
-DEAR = {"posterase.assess.assessment": pytest.mark.slow}
+DEAR = {"posterase.metrics.assessment": pytest.mark.slow}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=DEAR.get(name, ())) for name in ["posterase", *MODULES]])

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase import erasure
 from posterase.draws.objections import Objection
-from posterase.erasers import refit as refit_module
-from posterase.erasers.refit import Start
 from posterase.errors import InvalidOptionError
+from posterase.ladder import erase
+from posterase.methods import refit as refit_module
+from posterase.methods.refit import Start
 from posterase.numerics import transport_fit
 from posterase.numerics.cost import WARM_WARMUP
 from posterase.runtime.progress import approximate, told_to
@@ -151,7 +151,7 @@ def test_a_refit_that_would_take_too_long_is_not_started():
 
 
 def test_a_refit_that_turns_out_to_take_too_long_is_stopped(monkeypatch):
-    monkeypatch.setattr(erasure._Climb, "expected", lambda *_: erasure.Expected(1.0, 0.0))
+    monkeypatch.setattr(erase._Climb, "expected", lambda *_: erase.Expected(1.0, 0.0))
     result = pe.erase(MODEL, DRAWS, ROWS, policy=dataclasses.replace(NOTHING_ELSE, refit_seconds=1e-6))
     assert result.rungs[-1].objections[0].cause == "time"
     assert pe.erase(MODEL, DRAWS, ROWS, policy=dataclasses.replace(NOTHING_ELSE, refit_seconds=1e6)).verdict.accepted
@@ -183,10 +183,10 @@ def test_times_are_told_to_two_digits(seconds, text):
 def test_networks_are_not_refitted_by_default():
     wide = pe.Draws({"w": np.random.default_rng(0).normal(size=(2, 10, 10_001))})
     model = pe.Model(lambda p: -0.5 * jnp.sum(p["w"] ** 2), lambda p, data: -0.5 * (data - p["w"][0]) ** 2, np.zeros(5))
-    assert [type(each).__name__ for each in erasure._ladder(None, pe.Policy(), model, wide)] == [
+    assert [type(each).__name__ for each in erase._ladder(None, pe.Policy(), model, wide)] == [
         *("Reweight", "Transport", "Rejuvenate")
     ]
-    assert isinstance(erasure._ladder([pe.Refit()], pe.Policy(), model, wide)[0], pe.Refit)
+    assert isinstance(erase._ladder([pe.Refit()], pe.Policy(), model, wide)[0], pe.Refit)
 
 
 # --- errors of other libraries
@@ -231,13 +231,13 @@ def test_a_method_that_fails_is_a_rung_that_did_not_pass(monkeypatch, failure):
 
 
 def test_moves_that_fail_are_a_rung_that_did_not_pass(monkeypatch):
-    monkeypatch.setattr(erasure, "make_output", singular)
+    monkeypatch.setattr(erase, "make_output", singular)
     result = pe.erase(MODEL, DRAWS, [5], policy=pe.Policy(refit=False))
     assert {rung.objections[0].cause for rung in result.rungs} == {"error"}
 
 
 def test_checks_that_fail_are_named_errors(monkeypatch):
-    monkeypatch.setattr(erasure, "check_draws", singular)
+    monkeypatch.setattr(erase, "check_draws", singular)
     with pytest.raises(pe.errors.NonFiniteResultError, match="Singular matrix"):
         pe.erase(MODEL, DRAWS, [5])
 
@@ -264,7 +264,7 @@ def test_ctrl_c_inside_a_callback_is_raised(monkeypatch):
 def test_each_attempt_is_judged_by_itself(monkeypatch):
     """The first attempt of a refit is objected to; the second, which is not, is returned, and judged once."""
     judged = []
-    judge = erasure._Climb._judge
+    judge = erase._Climb._judge
 
     def object_to_the_first(self, key, eraser, erased, near=None):
         rung = judge(self, key, eraser, erased, near)
@@ -272,7 +272,7 @@ def test_each_attempt_is_judged_by_itself(monkeypatch):
         found = [Objection("divergences", "made up", "")] if len(judged) == 1 else rung.objections
         return dataclasses.replace(rung, objections=found)
 
-    monkeypatch.setattr(erasure._Climb, "_judge", object_to_the_first)
+    monkeypatch.setattr(erase._Climb, "_judge", object_to_the_first)
     result = pe.erase(MODEL, DRAWS, ROWS, rungs=[pe.Refit()], random_seed=0)
     assert result.verdict.accepted
     assert len(judged) == 2

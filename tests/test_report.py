@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase.assess.table import Assessment, Figure
 from posterase.draws.origins import ORIGINS
-from posterase.erasers.rejuvenate import RejuvenateDiagnostics, Stage
 from posterase.interfaces.diagnostics_report import BANNER, NOT_SHOWN, diagnostics_page, diagnostics_report
 from posterase.interfaces.report import MEANINGS, page, report
+from posterase.methods.rejuvenate import RejuvenateDiagnostics, Stage
+from posterase.metrics.table import Assessment, Figure
 from posterase.numerics.weights import Estimate
 from posterase.plotting import samples_of
 from posterase.record.certificate import CAUTIONS

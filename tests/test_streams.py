@@ -23,7 +23,6 @@ import pytest
 import zarr
 
 import posterase as pe
-from posterase.assess.forget_sets import row_influence
 from posterase.data.selection import table_of
 from posterase.data.streams import MOST_BLOCKS
 from posterase.errors import (
@@ -36,6 +35,7 @@ from posterase.errors import (
     UnsupportedModelError,
 )
 from posterase.interfaces.projects import data_digest
+from posterase.metrics.forget_sets import row_influence
 from posterase.model.densities import LogDensity
 from posterase.numerics.densities import evaluate
 from posterase.sampling.resume import digest
@@ -194,7 +194,7 @@ def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
     assert [rung.name for rung in results[0].rungs] == [rung.name for rung in results[1].rungs]
     np.testing.assert_allclose(results[0].draws.log_weights, results[1].draws.log_weights, atol=1e-5)
     tables = [
-        pe.assess.assess(model, draws, result, test={n: v[:5] for n, v in make_columns().items()})
+        pe.assess(model, draws, result, test={n: v[:5] for n, v in make_columns().items()})
         for model, result in zip((model_of(data), in_memory()), results, strict=True)
     ]
     assert str(tables[0]).splitlines()[:3] == str(tables[1]).splitlines()[:3]
@@ -376,7 +376,7 @@ def test_errors_in_reading_are_told_by_whatever_reads(tmp_path):
     spoil(tmp_path, "longer")
     for reads in (
         lambda: pe.LiveInfluenceShift(order=1, scale=1.0, batch=8)(model, sampler, state, [[3]]),
-        lambda: pe.assess.divergence(model, draws, model.removal(REMOVED)),
+        lambda: pe.metrics.divergence(model, draws, model.removal(REMOVED)),
         lambda: row_influence(model, draws),
     ):
         with pytest.raises(StreamError, match="has changed"):
@@ -486,7 +486,7 @@ def test_what_needs_all_rows_at_once_is_refused(tmp_path):
     with pytest.raises(DataError, match="masked model"):
         pe.MaskedModel(lambda p, d, present: -0.5 * p["w"] @ p["w"], data)
     with pytest.raises(UnsupportedModelError, match="stream"):
-        pe.assess.forget_sets(0, model_of(data), make_draws(), 3)
+        pe.metrics.forget_sets(0, model_of(data), make_draws(), 3)
 
 
 def test_missing_values_of_parquet_are_refused(tmp_path):
@@ -519,7 +519,7 @@ import json, sys
 from pathlib import Path
 import jax, jax.numpy as jnp, numpy as np
 import posterase as pe
-from posterase.assess.forget_sets import row_influence
+from posterase.metrics.forget_sets import row_influence
 from benchmarks.memory import status
 
 path, kind = sys.argv[1:]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase.erasers.continue_unfinished import ContinueUnfinished
-from posterase.erasers.rewind import Rewind
 from posterase.errors import BatchError, DrawsShapeError, InvalidOptionError
+from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
+from posterase.methods.unconverged.rewind import Rewind
 from tests.oracles import LinearRegression
 
 KNOWN = LinearRegression.make(rows=60, d=3)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase.assess import klom, logit_margin, u_lira, worlds
 from posterase.errors import InvalidOptionError, NonFiniteResultError, RowsError
+from posterase.metrics import klom, logit_margin, shadow_models, u_lira
 from posterase.sampling.laplace import inverse_root
 from tests.oracles import BetaBernoulli, LinearRegression
 from tests.statistical import assert_moments
@@ -49,7 +49,7 @@ def far_too_much(key, fitted, present, gone):
 @pytest.mark.statistical
 def test_exact_erasures_cannot_be_told_from_the_floor():
     """300 models in one program; 5 bootstrap errors."""
-    made = worlds(0, fit, exactly, margin, 60, FORGET, models=300)
+    made = shadow_models(0, fit, exactly, margin, 60, FORGET, models=300)
     assert made.erased.shape == made.never.shape == made.again.shape == (300, 6)
     floor, found = u_lira(1, made.again, made.never), u_lira(1, made.erased, made.never)
     assert abs(found.true_positives.value - floor.true_positives.value) < 5 * found.true_positives.error
@@ -58,7 +58,7 @@ def test_exact_erasures_cannot_be_told_from_the_floor():
 
 @pytest.mark.parametrize("broken", [nothing, pytest.param(far_too_much, marks=pytest.mark.slow)])
 def test_broken_erasures_are_caught_by_both_attacks(broken):
-    made = worlds(0, fit, broken, margin, 60, FORGET, models=300)
+    made = shadow_models(0, fit, broken, margin, 60, FORGET, models=300)
     found, floor = u_lira(1, made.erased, made.never), u_lira(1, made.again, made.never)
     assert found.true_positives.value > floor.true_positives.value + 3 * found.true_positives.error
     assert klom(1, made.erased, made.never).median.value > klom(1, made.again, made.never).percentile_95.value
@@ -67,7 +67,7 @@ def test_broken_erasures_are_caught_by_both_attacks(broken):
 @pytest.mark.slow
 @pytest.mark.slow
 def test_a_batch_is_what_a_loop_gives():
-    made = worlds(3, fit, exactly, margin, 60, FORGET, models=5, at_once=2)
+    made = shadow_models(3, fit, exactly, margin, 60, FORGET, models=5, at_once=2)
     gone = jnp.zeros(60, bool).at[FORGET].set(True)
     for number, key in enumerate(jax.random.split(jax.random.key(3), 5)):
         pick, first, second, _, undo = jax.random.split(key, 5)
@@ -80,11 +80,11 @@ def test_a_batch_is_what_a_loop_gives():
 def test_bad_worlds():
     for wrong in ({"models": 0}, {"share": 0.0}, {"at_once": 0}):
         with pytest.raises(InvalidOptionError):
-            worlds(0, fit, exactly, margin, 60, FORGET, **wrong)
+            shadow_models(0, fit, exactly, margin, 60, FORGET, **wrong)
     with pytest.raises(RowsError):
-        worlds(0, fit, exactly, margin, 60, [70])
+        shadow_models(0, fit, exactly, margin, 60, [70])
     with pytest.raises(NonFiniteResultError, match="margins"):
-        worlds(0, fit, exactly, lambda beta, ids: jnp.full(len(ids), jnp.nan), 60, FORGET, models=3)
+        shadow_models(0, fit, exactly, lambda beta, ids: jnp.full(len(ids), jnp.nan), 60, FORGET, models=3)
 
 
 # --- one draw of any rows' posterior
@@ -127,7 +127,7 @@ def test_the_laplace_sampler_fits_worlds():
         {"x": x, "y": y},
     )
     sampler = pe.LaplaceFit(model, np.zeros(3), newton_steps=8, langevin_steps=10)
-    made = worlds(
+    made = shadow_models(
         0, sampler, nothing, lambda p, ids: logit_margin(model.log_rows(p, ids)), 80, flipped, models=100, share=0.8
     )
     assert (made.erased.mean(axis=0) > made.never.mean(axis=0)).all()

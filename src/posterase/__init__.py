@@ -15,8 +15,8 @@ from posterase.runtime.garbage import rare_collections
 from posterase.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from posterase import assess as assess
     from posterase import errors as errors
+    from posterase import metrics as metrics
     from posterase.bridges.arviz import from_arviz as from_arviz
     from posterase.bridges.blackjax import from_blackjax as from_blackjax
     from posterase.bridges.networks import from_equinox as from_equinox
@@ -29,23 +29,26 @@ if TYPE_CHECKING:
     from posterase.draws.draws import Draws as Draws
     from posterase.draws.notes import Note as Note
     from posterase.draws.objections import Objection as Objection
-    from posterase.erasers.continue_sampling import Continue as Continue
-    from posterase.erasers.continue_unfinished import ContinueUnfinished as ContinueUnfinished
-    from posterase.erasers.eraser import Erased as Erased
-    from posterase.erasers.eraser import Eraser as Eraser
-    from posterase.erasers.evidence import Evidence as Evidence
-    from posterase.erasers.influence_shift import InfluenceShift as InfluenceShift
-    from posterase.erasers.live_influence_shift import LiveErased as LiveErased
-    from posterase.erasers.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
-    from posterase.erasers.refit import Refit as Refit
-    from posterase.erasers.rejuvenate import Rejuvenate as Rejuvenate
-    from posterase.erasers.reweight import Reweight as Reweight
-    from posterase.erasers.rewind import Rewind as Rewind
-    from posterase.erasers.transport import Transport as Transport
-    from posterase.erasure import Erasure as Erasure
-    from posterase.erasure import erase as erase
-    from posterase.matching import Matched as Matched
-    from posterase.matching import match_refits as match_refits
+    from posterase.ladder.erase import Erasure as Erasure
+    from posterase.ladder.erase import erase as erase
+    from posterase.ladder.matching import Matched as Matched
+    from posterase.ladder.matching import match_refits as match_refits
+    from posterase.ladder.policy import Policy as Policy
+    from posterase.ladder.policy import Verdict as Verdict
+    from posterase.methods.base import Erased as Erased
+    from posterase.methods.base import Eraser as Eraser
+    from posterase.methods.diagnostics import Evidence as Evidence
+    from posterase.methods.influence_shift import InfluenceShift as InfluenceShift
+    from posterase.methods.live_influence_shift import LiveErased as LiveErased
+    from posterase.methods.live_influence_shift import LiveInfluenceShift as LiveInfluenceShift
+    from posterase.methods.refit import Refit as Refit
+    from posterase.methods.rejuvenate import Rejuvenate as Rejuvenate
+    from posterase.methods.reweight import Reweight as Reweight
+    from posterase.methods.transport import Transport as Transport
+    from posterase.methods.unconverged.continue_sampling import Continue as Continue
+    from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished as ContinueUnfinished
+    from posterase.methods.unconverged.rewind import Rewind as Rewind
+    from posterase.metrics.assessment import assess as assess
     from posterase.model.base import MaskedModel as MaskedModel
     from posterase.model.base import Model as Model
     from posterase.model.base import transforms as transforms
@@ -73,8 +76,6 @@ if TYPE_CHECKING:
     from posterase.numerics.solvers import NystromPreconditioner as NystromPreconditioner
     from posterase.numerics.solvers import Preconditioner as Preconditioner
     from posterase.numerics.solvers import Solver as Solver
-    from posterase.policy import Policy as Policy
-    from posterase.policy import Verdict as Verdict
     from posterase.runtime.sharding import join_processes as join_processes
     from posterase.runtime.sharding import mesh as mesh
     from posterase.sampling.laplace import LaplaceFit as LaplaceFit
@@ -105,26 +106,27 @@ HOMES = {
     "draws.draws": "Draws",
     "draws.notes": "Note",
     "draws.objections": "Objection",
-    "erasers.continue_sampling": "Continue",
-    "erasers.continue_unfinished": "ContinueUnfinished",
-    "erasers.eraser": "Erased Eraser",
-    "erasers.evidence": "Evidence",
-    "erasers.influence_shift": "InfluenceShift",
-    "erasers.live_influence_shift": "LiveErased LiveInfluenceShift",
-    "erasers.refit": "Refit",
-    "erasers.rejuvenate": "Rejuvenate",
-    "erasers.reweight": "Reweight",
-    "erasers.rewind": "Rewind",
-    "erasers.transport": "Transport",
-    "erasure": "Erasure erase",
-    "matching": "Matched match_refits",
+    "ladder.erase": "Erasure erase",
+    "ladder.matching": "Matched match_refits",
+    "ladder.policy": "Policy Verdict",
+    "methods.base": "Erased Eraser",
+    "methods.diagnostics": "Evidence",
+    "methods.influence_shift": "InfluenceShift",
+    "methods.live_influence_shift": "LiveErased LiveInfluenceShift",
+    "methods.refit": "Refit",
+    "methods.rejuvenate": "Rejuvenate",
+    "methods.reweight": "Reweight",
+    "methods.transport": "Transport",
+    "methods.unconverged.continue_sampling": "Continue",
+    "methods.unconverged.corrected_continuation": "ContinueUnfinished",
+    "methods.unconverged.rewind": "Rewind",
+    "metrics.assessment": "assess",
     "model.base": "MaskedModel Model transforms",
     "model.densities": "Split split",
     "model.removal": "Removal",
     "model.transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",
     "numerics.moves": "HMCMoves MALAMoves Moves NUTSMoves",
     "numerics.solvers": "CG Cholesky DiagonalPreconditioner Neumann NoPreconditioner NystromPreconditioner Preconditioner Solver",
-    "policy": "Policy Verdict",
     "runtime.sharding": "join_processes mesh",
     "sampling.laplace": "LaplaceFit",
     "sampling.nuts": "NutsSampled nuts",
@@ -137,7 +139,7 @@ HOMES = {
 }
 """Where the names are, for when they are asked for."""
 
-MODULES = {"assess": "assess", "errors": "errors", "transforms": "model.transforms"}
+MODULES = {"metrics": "metrics", "errors": "errors", "transforms": "model.transforms"}
 """Those with public names of their own."""
 
 _HOME_OF = {name: home for home, names in HOMES.items() for name in names.split()}

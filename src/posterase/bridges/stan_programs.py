@@ -352,7 +352,7 @@ def _compiled(code: str, with_sampler: bool = False) -> Path:
     library = folder / f"{_digest(own, *([common] if with_sampler else []))}.so"
     if library.is_file():
         return library
-    import_in_background("posterase.erasure")  # which comes next, while the compiler runs in a process of its own
+    import_in_background("posterase.ladder.erase")  # which comes next, while the compiler runs in a process of its own
     what = "Stan's sampler" if with_sampler else "the Stan program"
     with shown(f"compiling {what}", 2), tempfile.TemporaryDirectory(dir=folder) as scratch:
         here = Path(scratch)

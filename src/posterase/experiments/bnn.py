@@ -11,8 +11,8 @@ the same pre-trained start. Chains are repeats: each has a pre-trained start of 
     paper                   its Algorithm 1 along the live chain
     steps alone             the sampler's steps that the paper's method takes in between, without its shift
     importance sampling     draws of the chain weighted by one over the removed rows' likelihood
-    corrected               corrected continuation (`posterase.erasers.continue_unfinished`), all rows in one request
-    rewound                 ours: back a part of the way to the start, then on (`posterase.erasers.rewind`); likewise
+    corrected               corrected continuation (`posterase.methods.unconverged.corrected_continuation`), all rows in one request
+    rewound                 ours: back a part of the way to the start, then on (`posterase.methods.unconverged.rewind`); likewise
 
 Step sizes are 0.01/N while there is no noise, then 0.01 · t^−0.5005 / N with t counted from the first step with noise;
 N is the number of rows trained on, so that retraining has N′ there.
@@ -35,15 +35,15 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
 from posterase.draws.draws import Draws
-from posterase.erasers.continue_unfinished import ContinueUnfinished
-from posterase.erasers.live_influence_shift import LiveInfluenceShift
-from posterase.erasers.reweight import Reweight
-from posterase.erasers.rewind import Rewind
-from posterase.erasers.rounds import RoundsEraser
 from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.stages import Stage, Stages
+from posterase.methods.live_influence_shift import LiveInfluenceShift
+from posterase.methods.reweight import Reweight
+from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
+from posterase.methods.unconverged.rewind import Rewind
+from posterase.methods.unconverged.rounds import RoundsEraser
 from posterase.model.base import Model
 from posterase.model.removal import Removal
 from posterase.runtime.compilation_cache import programs_kept

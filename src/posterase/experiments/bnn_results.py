@@ -19,11 +19,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from posterase.assess.membership import member_shares
-from posterase.assess.nearest_neighbours import kl_of_neighbours
 from posterase.errors import NonFiniteResultError
 from posterase.experiments.bnn import Arm, Block, make_sampler, probabilities
 from posterase.experiments.machine import machine
+from posterase.metrics.membership import member_shares
+from posterase.metrics.nearest_neighbours import kl_of_neighbours
 from posterase.numerics.curvature import ravel_draws
 from posterase.sampling.sample import sample
 from posterase.version import __version__

@@ -24,12 +24,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from posterase.draws.draws import Draws
-from posterase.erasers.eraser import Eraser
-from posterase.erasers.influence_shift import InfluenceShift
-from posterase.erasers.reweight import Reweight
+from posterase.ladder.policy import Policy
+from posterase.methods.base import Eraser
+from posterase.methods.influence_shift import InfluenceShift
+from posterase.methods.reweight import Reweight
 from posterase.model.base import Model
 from posterase.model.transforms import positive
-from posterase.policy import Policy
 from posterase.runtime.compilation_cache import programs_kept
 
 CENTRE_AND_UNIT = {

@@ -29,8 +29,8 @@ from jaxtyping import Array, Float, Int
 from scipy.optimize import linear_sum_assignment
 
 from posterase.draws.draws import Draws
-from posterase.erasers.live_influence_shift import LiveErased, LiveInfluenceShift
 from posterase.experiments.clock import Clock, Report, named
+from posterase.methods.live_influence_shift import LiveErased, LiveInfluenceShift
 from posterase.model.base import Model
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import Sampled, sample, start_chains

@@ -31,18 +31,18 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.infer import MCMC, NUTS
 
-from posterase.assess.moments import moment_errors
-from posterase.assess.two_sample import two_sample
 from posterase.bridges.numpyro import from_numpyro
 from posterase.bridges.programs import BridgedModel
 from posterase.bridges.pymc import from_pymc
 from posterase.bridges.stan import from_stan
 from posterase.bridges.stan_data import as_arrays
 from posterase.draws.draws import Draws
-from posterase.erasure import Erasure, erase
 from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws
 from posterase.experiments.posteriors_stan import PROGRAMS
+from posterase.ladder.erase import Erasure, erase
+from posterase.metrics.moments import moment_errors
+from posterase.metrics.two_sample import two_sample
 from posterase.model.base import AbstractModel
 from posterase.sampling.mixing import mixing
 from posterase.sampling.nuts import nuts

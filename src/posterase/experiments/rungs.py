@@ -19,18 +19,18 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from posterase.draws.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser
-from posterase.erasers.influence_shift import InfluenceShift
-from posterase.erasers.refit import Refit
-from posterase.erasers.rejuvenate import Rejuvenate
-from posterase.erasers.reweight import Reweight
-from posterase.erasers.transport import Transport
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, load
+from posterase.ladder.policy import Policy, epsilon_text
+from posterase.methods.base import Erased, Eraser
+from posterase.methods.influence_shift import InfluenceShift
+from posterase.methods.refit import Refit
+from posterase.methods.rejuvenate import Rejuvenate
+from posterase.methods.reweight import Reweight
+from posterase.methods.transport import Transport
 from posterase.model.base import Model
 from posterase.model.densities import LogDensity
 from posterase.model.removal import Removal
 from posterase.numerics.densities import evaluate_at
-from posterase.policy import Policy, epsilon_text
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
 

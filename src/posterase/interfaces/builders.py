@@ -17,8 +17,8 @@ from posterase.bridges.arviz import from_arviz
 from posterase.data.selection import RowTable, table_of
 from posterase.draws.draws import Draws
 from posterase.errors import PosteraseError
+from posterase.ladder.policy import Policy
 from posterase.model.base import AbstractModel
-from posterase.policy import Policy
 from posterase.runtime.text import did_you_mean
 from posterase.version import __version__
 

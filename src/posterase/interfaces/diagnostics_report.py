@@ -13,9 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from posterase.assess.table import COLUMNS, Assessment
-from posterase.assess.table import with_error as figures_of
-from posterase.erasure import Erasure
 from posterase.interfaces import pictures
 from posterase.interfaces.output import CONTAINS
 from posterase.interfaces.pictures import Bar, Way
@@ -30,10 +27,13 @@ from posterase.interfaces.report import (
     verdict_section,
 )
 from posterase.interfaces.report_html import bullets, count, folded, page_of, section, table
+from posterase.ladder.erase import Erasure
+from posterase.ladder.policy import epsilon_text
+from posterase.metrics.table import COLUMNS, Assessment
+from posterase.metrics.table import with_error as figures_of
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate, total_variation
 from posterase.plotting import Sample, moved_most, samples_of
-from posterase.policy import epsilon_text
 
 BANNER = f"Contains {CONTAINS}. Keep this page no longer than the draws before."
 
@@ -59,7 +59,7 @@ def diagnostics_report(
     certificate
         The certificate of the request, if there is one.
     assessment
-        What `pe.assess.assess` found against refits, if there are some.
+        What `pe.assess` found against refits, if there are some.
     title
         The page's title.
     """
@@ -86,7 +86,7 @@ def diagnostics_page(
     certificate
         The certificate, if there is one.
     assessment
-        What `pe.assess.assess` found against refits, if there are some.
+        What `pe.assess` found against refits, if there are some.
     title
         The page's title.
     """

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from posterase.draws.draws import Draws
-from posterase.erasers.eraser import Eraser
-from posterase.erasure import expect_refit, planned
 from posterase.interfaces.builders import Fit
+from posterase.ladder.erase import expect_refit, planned
+from posterase.ladder.policy import Policy
+from posterase.methods.base import Eraser
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity
 from posterase.model.removal import Removal
@@ -16,7 +17,6 @@ from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.timing import time_gradient
-from posterase.policy import Policy
 from posterase.runtime.progress import approximate
 
 SHOWN = 10

@@ -22,13 +22,13 @@ from posterase.interfaces.record_options import KeysFolder, keys_folder
 from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
-    from posterase.assess.table import Assessment
     from posterase.draws.draws import Draws
-    from posterase.erasure import Erasure
     from posterase.interfaces.builders import Fit
     from posterase.interfaces.jobs import Job, Selection
+    from posterase.ladder.erase import Erasure
+    from posterase.ladder.policy import Verdict
+    from posterase.metrics.table import Assessment
     from posterase.plotting import Sample
-    from posterase.policy import Verdict
     from posterase.record.keyring import Keys
 
 PREPROCESSING = (
@@ -127,8 +127,8 @@ def erase(
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
-    from posterase.erasure import erase as erased
     from posterase.interfaces.jobs import Job, policy_flags
+    from posterase.ladder.erase import erase as erased
 
     entries = (
         policy_flags(policy or []) | ({} if ess is None else {"ess": ess}) | ({"refit": False} if no_refit else {})
@@ -290,7 +290,7 @@ class _Finished:
         return {**facts, "date": self.started.date().isoformat(), "draws_files": names}
 
     def _assessed(self, refits: Sequence[Draws]) -> Assessment:
-        from posterase.assess.assessment import assess
+        from posterase.metrics.assessment import assess
 
         fit, seed = self.fit, self.job.seed or 0
         return assess(fit.model, fit.draws, self.result, refits, key=seed, progress=self.said.progress)
@@ -343,9 +343,9 @@ def assess(
 
     Example: `posterase assess fit.nc --rows 3,17 --after kept.nc --refit refit-1.nc --refit refit-2.nc`
     """
-    from posterase.assess.assessment import assess as assessed
     from posterase.draws.draws import Draws
     from posterase.interfaces.jobs import Job
+    from posterase.metrics.assessment import assess as assessed
 
     selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
     flags = {**selected, "seed": seed, "mesh": mesh}
@@ -407,9 +407,9 @@ def report(
 
     Example: `posterase report diagnostics.json --before fit.nc --after kept.nc --out diagnostics.html`
     """
-    from posterase.assess.table import Assessment
     from posterase.interfaces.diagnostics_report import diagnostics_page
     from posterase.interfaces.report import page
+    from posterase.metrics.table import Assessment
 
     _check_free(out, force)
     if (before is None) != (after is None):

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from posterase.erasure import Erasure
 from posterase.interfaces.builders import Fit
 from posterase.interfaces.projects import ASSUMPTIONS, Tried, data_digest, hardware, versions
+from posterase.ladder.erase import Erasure
 from posterase.record.canonical import canonical
 from posterase.record.certificate import issue_alone
 from posterase.record.keyring import Keys

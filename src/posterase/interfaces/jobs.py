@@ -32,7 +32,7 @@ from posterase.draws.draws import Draws
 from posterase.errors import JobError, OutputError, PosteraseError, RowsError
 from posterase.interfaces.builders import Builder, Fit, builder, open_stored, policy_from
 from posterase.interfaces.meshes import check_mesh
-from posterase.policy import Policy
+from posterase.ladder.policy import Policy
 from posterase.runtime.files import check_writable, read_toml
 from posterase.runtime.text import FUNCTION, did_you_mean, written
 

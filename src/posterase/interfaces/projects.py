@@ -18,7 +18,6 @@ from posterase.data.streams import Stream
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import fingerprint
 from posterase.draws.notes import NoteKind
-from posterase.erasure import Erasure, erase
 from posterase.errors import (
     CoupledRowsError,
     ImproperPosteriorError,
@@ -29,8 +28,9 @@ from posterase.errors import (
 )
 from posterase.interfaces.advice import as_settings
 from posterase.interfaces.builders import builder, open_stored, policy_from
+from posterase.ladder.erase import Erasure, erase
+from posterase.ladder.policy import Policy
 from posterase.model.base import AbstractModel
-from posterase.policy import Policy
 from posterase.record.project import Project
 from posterase.record.runs import Facts, WasErased, place_of
 from posterase.runtime.text import did_you_mean, written

@@ -19,8 +19,8 @@ from posterase.interfaces.report_html import bullets, count, fact_table, page_of
 from posterase.record.certificate import CAUTIONS, KINDS, VERIFIED
 
 if TYPE_CHECKING:
-    from posterase.assess.table import Assessment
-    from posterase.erasure import Erasure
+    from posterase.ladder.erase import Erasure
+    from posterase.metrics.table import Assessment
 
 Facts = Mapping[str, Any]
 """What `Erasure.to_dict` returns; or `Erasure.diagnostics_dict`, whose verdict and policy have the same keys.
@@ -64,7 +64,7 @@ def report(
     certificate
         The certificate of the request, if there is one.
     assessment
-        What `pe.assess.assess` found against refits, if there are some: the report says that they were compared with.
+        What `pe.assess` found against refits, if there are some: the report says that they were compared with.
     title
         The page's title.
     """
@@ -88,7 +88,7 @@ def page(
     certificate
         The certificate, if there is one.
     assessment
-        What `pe.assess.assess` found against refits, if there are some.
+        What `pe.assess` found against refits, if there are some.
     title
         The page's title.
     date

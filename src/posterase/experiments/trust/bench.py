@@ -29,12 +29,12 @@ from arviz_stats.base import array_stats
 from jaxtyping import Float
 
 from posterase.draws.draws import Draws
-from posterase.erasure import Erasure, erase
 from posterase.errors import PosteraseError
 from posterase.experiments.grids import Grid
 from posterase.experiments.trust.exact import PROBABILITIES, Exact, Marginal
 from posterase.experiments.trust.families import Data, Family, families
-from posterase.policy import Policy
+from posterase.ladder.erase import Erasure, erase
+from posterase.ladder.policy import Policy
 from posterase.sampling.nuts import nuts
 
 CHAINS, DRAWS = 4, 1000

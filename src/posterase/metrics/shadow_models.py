@@ -6,7 +6,7 @@ For every model m a random part Tₘ of the other rows is its training set:
     never    fitted to Tₘ
     again    fitted to Tₘ with other random numbers: never against again is the floor
 
-All of them run in one compiled program, several side by side. `posterase.assess.klom` and `posterase.assess.u_lira`
+All of them run in one compiled program, several side by side. `posterase.metrics.klom` and `posterase.metrics.u_lira`
 compare the margins.
 """
 
@@ -34,7 +34,7 @@ Erase = Callable[[Key[Array, ""], PyTree, Bool[Array, " rows"], Bool[Array, " ro
 Margin = Callable[[PyTree, Int[Array, " examples"]], Float[Array, " examples"]]
 
 
-class Worlds(NamedTuple):
+class ShadowModels(NamedTuple):
     """Margins of the rows to forget."""
 
     erased: Float[np.ndarray, "models examples"]
@@ -42,7 +42,7 @@ class Worlds(NamedTuple):
     again: Float[np.ndarray, "models examples"]
 
 
-def worlds(
+def shadow_models(
     key: Key[Array, ""] | int,
     fit: Fit,
     erase: Erase,
@@ -53,7 +53,7 @@ def worlds(
     models: int = 256,
     share: float = 0.5,
     at_once: int = AT_ONCE,
-) -> Worlds:
+) -> ShadowModels:
     """Fit and erase many models, all in one compiled program.
 
     Parameters
@@ -88,7 +88,7 @@ def worlds(
     gone = jnp.zeros(n_rows, bool).at[jnp.asarray(ids)].set(True)
     keys = jax.random.split(as_key(key), models)
     margins = _margins(fit, erase, margin, keys, gone, jnp.asarray(ids), share, min(at_once, models))
-    found = Worlds(*(np.asarray(each, np.float64) for each in margins))
+    found = ShadowModels(*(np.asarray(each, np.float64) for each in margins))
     if not all(np.isfinite(each).all() for each in found):
         raise NonFiniteResultError("some models have margins that are NaN or infinite.", "mend the fit or the margin.")
     return found

@@ -31,9 +31,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
-from posterase.erasers.eraser import Erased, Eraser, check_in_support
-from posterase.erasers.evidence import Evidence, weigh, weighed_evidence
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
+from posterase.methods.base import Erased, Eraser, check_in_support
+from posterase.methods.diagnostics import Evidence, weigh, weighed_evidence
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.model.removal import Removal

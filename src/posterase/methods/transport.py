@@ -31,9 +31,9 @@ import numpy as np
 from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
-from posterase.erasers.evidence import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import InvalidOptionError
+from posterase.methods.base import Erased, Eraser, check_in_support, replaced
+from posterase.methods.diagnostics import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity
 from posterase.model.removal import Removal

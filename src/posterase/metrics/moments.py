@@ -13,10 +13,10 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy.special import stdtr
 
-from posterase.assess.samples import Sample, sampled
 from posterase.data.parameters import element_names
 from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError
+from posterase.metrics.samples import Sample, sampled
 from posterase.numerics.weights import variance_of_mean
 
 

@@ -1,6 +1,6 @@
 """assess(): every metric that applies, each next to its floor, and what it comes to.
 
-    found = pe.assess.assess(model, before, erasure, refits=[one, other], test={"x": …, "y": …})
+    found = pe.assess(model, before, erasure, refits=[one, other], test={"x": …, "y": …})
     print(found)
 
 The target is the refitted model, in both directions: a metric on the far side of the refit's is as wrong as one on the
@@ -31,21 +31,21 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from posterase.assess.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
-from posterase.assess.divergence import moved_jeffreys
-from posterase.assess.margins import klom, logit_margin, u_lira
-from posterase.assess.membership import member_shares
-from posterase.assess.moments import moment_errors_of
-from posterase.assess.nearest_neighbours import nearest_neighbour_kl, warning_for
-from posterase.assess.pac_bayes import CONDITION, pac_bayes, pac_bayes_change
-from posterase.assess.predictive import mean_of, prediction_difference
-from posterase.assess.samples import Sample
-from posterase.assess.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
-from posterase.assess.table import Assessment, Figure, NotMeasured
-from posterase.assess.two_sample import tell_apart
 from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
+from posterase.metrics.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
+from posterase.metrics.divergence import moved_jeffreys
+from posterase.metrics.margins import klom, logit_margin, u_lira
+from posterase.metrics.membership import member_shares
+from posterase.metrics.moments import moment_errors_of
+from posterase.metrics.nearest_neighbours import nearest_neighbour_kl, warning_for
+from posterase.metrics.pac_bayes import CONDITION, pac_bayes, pac_bayes_change
+from posterase.metrics.predictive import mean_of, prediction_difference
+from posterase.metrics.samples import Sample
+from posterase.metrics.stein import BLIND, Stein, Whitened, kernel_stein, median_distance
+from posterase.metrics.table import Assessment, Figure, NotMeasured
+from posterase.metrics.two_sample import tell_apart
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity
 from posterase.model.removal import Removal
@@ -161,7 +161,7 @@ def assess(
     ...     n = len(y) + 1
     ...     return pe.Draws({"mu": y.sum() / n + rng.normal(size=(4, 500)) / np.sqrt(n)})
     >>> before, refits = posterior(y), [posterior(y[:95]), posterior(y[:95])]
-    >>> found = pe.assess.assess(model, before, pe.erase(model, before, rows=range(95, 100)), refits)
+    >>> found = pe.assess(model, before, pe.erase(model, before, rows=range(95, 100)), refits)
     >>> found.verdicts["log-likelihood of removed rows"]
     'at the floor'
     """

@@ -24,7 +24,7 @@ The frozen drift ages. As the chain moves, its own drift falls, and taking off a
 network backwards: the longer it runs, the worse it fits the kept rows. `corrected` below 1 takes off less.
 
 It stops by itself: where the corrected objective rises no more on control rows (less than `tolerance` of its whole
-rise, two rounds in turn), or the budget is spent. Rounds that lead nowhere are refused (`posterase.erasers.rounds`).
+rise, two rounds in turn), or the budget is spent. Rounds that lead nowhere are refused (`posterase.methods.unconverged.rounds`).
 
 What the removed rows have written into directions in which the kept rows are flat stays there: no gradient of the kept
 rows sees it. Where the chains' starts are known, `Rewind` takes that back too, and comes nearer to a refit.
@@ -41,8 +41,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsEraser
 from posterase.errors import InvalidOptionError
+from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsEraser
 from posterase.model.densities import RemovedLogLikelihood
 from posterase.runtime.precision import Number, is_known
 from posterase.sampling.vectors import of_vector

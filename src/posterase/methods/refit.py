@@ -26,8 +26,8 @@ from jaxtyping import Array, Key, PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.erasers.eraser import Erased, Eraser
-from posterase.erasers.evidence import Evidence
+from posterase.methods.base import Erased, Eraser
+from posterase.methods.diagnostics import Evidence
 from posterase.model.base import AbstractModel, OwnSample
 from posterase.model.removal import Removal
 from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains, refit_length

@@ -37,10 +37,10 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.draws.draws import Draws, systematic
 from posterase.draws.objections import Objection
-from posterase.erasers.eraser import Erased, Eraser, replaced
-from posterase.erasers.evidence import Evidence, weigh
-from posterase.erasers.transport import Transport, TransportDiagnostics, Transported
 from posterase.errors import InvalidOptionError, NonFiniteResultError
+from posterase.methods.base import Erased, Eraser, replaced
+from posterase.methods.diagnostics import Evidence, weigh
+from posterase.methods.transport import Transport, TransportDiagnostics, Transported
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.model.removal import Removal

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from posterase.draws.notes import Note
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.erasers.eraser import Erased
 from posterase.errors import InvalidOptionError
+from posterase.methods.base import Erased
 from posterase.numerics.weights import Estimate, total_variation
 from posterase.runtime.checks import check_type
 from posterase.runtime.text import did_you_mean

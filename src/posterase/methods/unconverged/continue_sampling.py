@@ -24,9 +24,9 @@ from jaxtyping import Array, Key
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.erasers.eraser import Erased, Eraser
-from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
+from posterase.methods.base import Erased, Eraser
+from posterase.methods.diagnostics import Evidence
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity
 from posterase.model.removal import Removal

@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 from scipy.special import stdtr
 
-from posterase.assess.membership import member_share
-from posterase.assess.predictive import check_probabilities, most_predicted, outputs
-from posterase.assess.samples import Sample, rounded_down, sampled
-from posterase.assess.table import Figure, NotMeasured
 from posterase.data.parameters import element_names, parameter_names
 from posterase.data.streams import Stream, data_of, shapes_of, taken
 from posterase.draws.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
+from posterase.metrics.membership import member_share
+from posterase.metrics.predictive import check_probabilities, most_predicted, outputs
+from posterase.metrics.samples import Sample, rounded_down, sampled
+from posterase.metrics.table import Figure, NotMeasured
 from posterase.model.base import AbstractModel, Model, with_rows
 from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods, needs_density

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from posterase.assess.membership import membership_attack
-from posterase.assess.predictive import error_rate, mean_loss, predict, prediction_difference
 from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
-from posterase.policy import Policy, Verdict
+from posterase.ladder.policy import Policy, Verdict
+from posterase.metrics.membership import membership_attack
+from posterase.metrics.predictive import error_rate, mean_loss, predict, prediction_difference
 from posterase.runtime.checks import check_type
 
 SETS = ("kept", "removed", "test")

@@ -32,8 +32,8 @@ from jaxtyping import PyTree
 
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
-from posterase.erasers.rounds import Course, LogDensityFunction, Place, RoundsDiagnostics, RoundsEraser
 from posterase.errors import DrawsShapeError, InvalidOptionError
+from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsDiagnostics, RoundsEraser
 from posterase.model.base import AbstractModel
 from posterase.runtime.checks import check_int
 from posterase.runtime.precision import Number, is_known

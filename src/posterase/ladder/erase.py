@@ -8,7 +8,7 @@ none passes the verdict is a refusal that says why and what to do, and there are
 `Policy(refit=False)` ends the ladder before the refit, and `Policy(refit_seconds=…)` where it would take longer.
 
 **Verification.** Weights can only see where the draws are. Returned draws have therefore been moved along the kept
-posterior, and do not drift (`posterase.output`).
+posterior, and do not drift (`posterase.ladder.output`).
 
 **Budget.** Each erasure takes its input draws as exact. Their errors add up in total variation: `result.spent` carries
 the sum of √(ε/2), or of what verification may have missed where that is less, on to the next erasure of the same
@@ -37,13 +37,23 @@ from posterase.draws.draws import Draws
 from posterase.draws.notes import Note
 from posterase.draws.objections import Cause, Objection
 from posterase.draws.origins import ORIGINS
-from posterase.erasers.eraser import Erased, Eraser
-from posterase.erasers.evidence import Evidence
-from posterase.erasers.refit import Refit, Start
-from posterase.erasers.rejuvenate import Rejuvenate
-from posterase.erasers.reweight import Reweight
-from posterase.erasers.transport import Transport
 from posterase.errors import DrawsShapeError, InvalidOptionError, NothingKeptError, RefusedError, RepeatedDrawsError
+from posterase.ladder.output import MOST_PARAMETERS, Attempt, Output, Request, is_network, make_output
+from posterase.ladder.policy import (
+    ENOUGH_ESS,
+    Policy,
+    Verdict,
+    epsilon_text,
+    plain,
+    rounded,
+    rounded_up,
+)
+from posterase.methods.base import Erased, Eraser
+from posterase.methods.diagnostics import Evidence
+from posterase.methods.refit import Refit, Start
+from posterase.methods.rejuvenate import Rejuvenate
+from posterase.methods.reweight import Reweight
+from posterase.methods.transport import Transport
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.model.removal import Removal
@@ -62,16 +72,6 @@ from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import Tails, check_informed, flat_tails, informed_draws
 from posterase.numerics.timing import time_gradient
 from posterase.numerics.weights import Estimate, base_weights, first_half, independent_groups, parameter_ess
-from posterase.output import MOST_PARAMETERS, Attempt, Output, Request, is_network, make_output
-from posterase.policy import (
-    ENOUGH_ESS,
-    Policy,
-    Verdict,
-    epsilon_text,
-    plain,
-    rounded,
-    rounded_up,
-)
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type, once
 from posterase.runtime.compilation_cache import compile_in_background, programs_kept
@@ -883,7 +883,7 @@ def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
     log_weights_at, moved = erased.evidence.log_weights_at, erased.evidence.moved
     if not refits:
         return None
-    from posterase.assess.divergence import moved_jeffreys  # imports scipy.stats, which takes a second
+    from posterase.metrics.divergence import moved_jeffreys  # imports scipy.stats, which takes a second
 
     return (
         None if not refits or log_weights_at is None or moved is None else moved_jeffreys(log_weights_at, moved, refits)

@@ -21,9 +21,9 @@ from jaxtyping import Array, Float, Key
 
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
-from posterase.erasers.eraser import Erased, Eraser
-from posterase.erasers.evidence import WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.errors import NonFiniteResultError
+from posterase.methods.base import Erased, Eraser
+from posterase.methods.diagnostics import WeightDiagnostics, weigh, weighed_evidence, weight_figures
 from posterase.model.base import AbstractModel
 from posterase.model.densities import RemovedLogLikelihood
 from posterase.model.removal import Removal

@@ -22,8 +22,8 @@ from jaxtyping import Array, Key, PyTree
 from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
-from posterase.erasers.evidence import Evidence
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
+from posterase.methods.diagnostics import Evidence
 from posterase.model.base import AbstractModel
 from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods, needs_density

@@ -30,8 +30,9 @@ from posterase.draws.draws import Draws
 from posterase.draws.notes import Note
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.erasers.eraser import Erased, Eraser, check_in_support, replaced
 from posterase.errors import NonFiniteDrawsError
+from posterase.ladder.policy import Policy
+from posterase.methods.base import Erased, Eraser, check_in_support, replaced
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
 from posterase.model.removal import Removal
@@ -42,7 +43,6 @@ from posterase.numerics.kernels import Halves
 from posterase.numerics.local_mixtures import MOST_DIMENSIONS
 from posterase.numerics.refresh import Pace, Plan, Refreshed, Verification, Visits, refresh, visit_modes
 from posterase.numerics.weights import BLOCKS_A_CHAIN, PIECE, base_weights, blocks, first_half
-from posterase.policy import Policy
 from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.warm_nuts import flattened
 

@@ -2,7 +2,7 @@
 
 Both metrics look at *margins*, one number for each model and example: for a classifier log p/(1 − p) of the true class,
 for a regression the log predictive density. A model is one draw of a posterior, or one trained network; models must be
-independent of each other. `posterase.assess.worlds` makes hundreds of them in one batch.
+independent of each other. `posterase.metrics.shadow_models` makes hundreds of them in one batch.
 
 **KLoM** (KL of margins): for each example, KL between the margins of erased and of refitted models, over histograms
 with shared bins; reported are its median and 95th percentile over examples.

@@ -25,9 +25,9 @@ from posterase.data.streams import taken
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.erasers.eraser import Erased, Eraser, replaced
-from posterase.erasers.evidence import Evidence
 from posterase.errors import InvalidOptionError
+from posterase.methods.base import Erased, Eraser, replaced
+from posterase.methods.diagnostics import Evidence
 from posterase.model.base import AbstractModel, Model
 from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost

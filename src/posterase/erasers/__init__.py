@@ -1,1 +1,0 @@
-"""Erasers: algorithms that map draws of p(θ | S) to draws of p(θ | S − S′). One file an algorithm."""
