@@ -148,7 +148,7 @@ def checked(found: dict[int, dict[str, Any]]) -> None:
 
 
 def draw(found: dict[int, dict[str, Any]], target: Path) -> None:
-    from posterase.plotting import BLACK, GREEN, GREY, SKY, VERMILION, new_figure
+    from posterase.plotting.figures import BLACK, GREEN, GREY, SKY, VERMILION, new_figure
 
     figure = new_figure(9.6, 3.8)
     memory, steps = figure.subplots(1, 2)

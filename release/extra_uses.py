@@ -113,14 +113,14 @@ def library(source: Path, version: str) -> None:
     """A library with BridgeStan's interface, by PyStan's compiler: BridgeStan's own comes from the network."""
     import httpstan
 
-    from posterase.bridges import stan_programs
+    from posterase.bridges.stan import programs
 
-    Path("program.cpp").write_text(stan_programs._translated(PROGRAM, Path.cwd()))
+    Path("program.cpp").write_text(programs._translated(PROGRAM, Path.cwd()))
     lib = Path(httpstan.__file__).parent / "lib"
     numbers = zip(("MAJOR", "MINOR", "PATCH"), version.split("."), strict=True)
     defined = [f"-D{name}={number}" for name, number in numbers]
     sources = ("-shared", "program.cpp", str(source), "-o", "program.so", f"-L{lib}", f"-Wl,-rpath,{lib}")
-    stan_programs._run(*defined, *sources, *stan_programs.LIBRARIES)
+    programs._run(*defined, *sources, *programs.LIBRARIES)
 
 
 def bridgestan() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from posterase.bridges.stan_programs import compiler
+from posterase.bridges.stan.programs import compiler
 from posterase.interfaces import doctor
 from posterase.interfaces.cli import app
 from posterase.record.keyring import new_keys

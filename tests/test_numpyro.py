@@ -23,7 +23,7 @@ from numpyro.infer.reparam import LocScaleReparam
 from numpyro.infer.util import log_density, potential_energy
 
 import posterase as pe
-from posterase.bridges import assembly, discovery
+from posterase.bridges.shared import assembly, discovery
 from tests.oracles import LinearRegression
 from tests.statistical import assert_moments, rejected
 

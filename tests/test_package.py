@@ -193,8 +193,8 @@ def test_the_wheel_holds_types_and_data(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     assert "posterase/py.typed" in names
-    assert {"posterase/experiments/diabetes.csv", "posterase/bridges/stan_library.cpp"} <= set(names)
-    assert {"posterase/bridges/stan_sampler.cpp", "posterase/bridges/stan_model_base.hpp"} <= set(names)
+    assert {"posterase/experiments/diabetes.csv", "posterase/bridges/stan/library.cpp"} <= set(names)
+    assert {"posterase/bridges/stan/sampler.cpp", "posterase/bridges/stan/model_base.hpp"} <= set(names)
     assert {"posterase/record/certificate.schema.json", "posterase/record/migrations/env.py"} <= set(names)
     service = "posterase/interfaces/service"
     assert {f"{service}/templates/base.html", f"{service}/static/style.css", f"{service}/static/live.js"} <= set(names)

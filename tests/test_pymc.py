@@ -10,7 +10,7 @@ import pytest
 import xarray as xr
 
 import posterase as pe
-from posterase.bridges import assembly
+from posterase.bridges.shared import assembly
 from posterase.errors import (
     AmbiguousRowsError,
     CoupledRowsError,
@@ -631,7 +631,7 @@ def test_the_precision_of_the_process_stays_as_it_was(wide):
     """In a process of its own: PyTensor sets it when its translation to jax is first imported."""
     code = (
         f"import jax; jax.config.update('jax_enable_x64', {wide})\n"
-        "from posterase.bridges.pymc_model import _dispatch\n"
+        "from posterase.bridges.pymc.model import _dispatch\n"
         f"with jax.enable_x64({not wide}): _dispatch()\n"
         "print(jax.config.jax_enable_x64)"
     )

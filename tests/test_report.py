@@ -19,7 +19,7 @@ from posterase.interfaces.report import MEANINGS, page, report
 from posterase.methods.rejuvenate import RejuvenateDiagnostics, Stage
 from posterase.metrics.table import Assessment, Figure
 from posterase.numerics.weights import Estimate
-from posterase.plotting import samples_of
+from posterase.plotting.figures import samples_of
 from posterase.record.certificate import CAUTIONS
 
 

@@ -10,8 +10,8 @@ import xarray as xr
 from arviz_base import from_dict
 
 import posterase as pe
-from posterase.bridges.group_labels import find_group_labels, stem_of
-from posterase.bridges.row_frames import read_frames, with_frames
+from posterase.bridges.shared.group_labels import find_group_labels, stem_of
+from posterase.bridges.shared.row_frames import read_frames, with_frames
 from posterase.data.selection import Block, RowTable
 from posterase.errors import (
     AmbiguousRowsError,

@@ -15,11 +15,12 @@ import xarray as xr
 from scipy.stats import kstest, norm
 
 import posterase as pe
-from posterase.bridges import assembly, stan_programs
 from posterase.bridges.arviz import axes_of, groupings
-from posterase.bridges.pystan_cache import cached_chains, describe_cached_chains
-from posterase.bridges.stan import clear_pystan_cache
-from posterase.bridges.stan_data import as_arrays, by_length, packed, unpacked
+from posterase.bridges.shared import assembly
+from posterase.bridges.stan import programs
+from posterase.bridges.stan.data import as_arrays, by_length, packed, unpacked
+from posterase.bridges.stan.from_stan import clear_pystan_cache
+from posterase.bridges.stan.pystan_cache import cached_chains, describe_cached_chains
 from posterase.data.selection import Block, RowTable
 from posterase.errors import (
     AmbiguousRowsError,
@@ -101,7 +102,7 @@ def exact_draws(shape=(4, 1000), seed=1):
 
 @pytest.fixture(scope="module")
 def program():
-    return stan_programs.PyStanProgram(REGRESSION)
+    return programs.PyStanProgram(REGRESSION)
 
 
 @pytest.fixture
@@ -628,11 +629,11 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     bridgestan = pytest.importorskip("bridgestan")
     source, library = Path(__file__).with_name("bridgestan_library.cpp"), tmp_path / "program.so"
     version = zip(("MAJOR", "MINOR", "PATCH"), bridgestan.__version__.split("."), strict=True)
-    (tmp_path / "program.cpp").write_text(stan_programs._translated(REGRESSION, tmp_path))
+    (tmp_path / "program.cpp").write_text(programs._translated(REGRESSION, tmp_path))
     lib = Path(sys.modules["httpstan"].__file__).parent / "lib"
     sources = ("-shared", str(tmp_path / "program.cpp"), str(source), "-o", str(library), f"-L{lib}")
     defined = [f"-D{name}={number}" for name, number in version]
-    stan_programs._run(*defined, *sources, f"-Wl,-rpath,{lib}", *stan_programs.LIBRARIES)
+    programs._run(*defined, *sources, f"-Wl,-rpath,{lib}", *programs.LIBRARIES)
     given = exact_draws()
     model, draws = pe.from_stan(library, DATA, given, preprocessing="none")
     ours, _ = fitted
@@ -649,7 +650,7 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     result = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Transport()])
     assert_moments(gaussian_part(result.draws), *moments, np.asarray(result.draws.weights).ravel())
     few = pe.Draws({name: leaf[:, :100] for name, leaf in given.items()})
-    text = stan_programs.as_json(as_arrays(DATA)).decode()
+    text = programs.as_json(as_arrays(DATA)).decode()
     _, short = pe.from_stan(bridgestan.StanModel(str(library), text, warn=False), DATA, few)
     assert model.sampled(1, short.flat(), 10, 10) is None  # BridgeStan has no sampler: a refit is by our own NUTS
     refitted = pe.Refit(warmup=200)(0, model, short, removal)

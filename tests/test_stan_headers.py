@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posterase.bridges import stan_headers, stan_programs
+from posterase.bridges.stan import headers, programs
 from posterase.errors import StanProgramError
 
 httpstan = pytest.importorskip("httpstan")
 
 INCLUDE = Path(httpstan.__file__).parent / "include"
-FUNCTIONS = Path(stan_programs.__file__).with_name("stan_library.cpp")
+FUNCTIONS = Path(programs.__file__).with_name("library.cpp")
 
 PROGRAM = """
 data { int<lower=0> N; vector[N] x; array[N] int<lower=0> y; }
@@ -30,12 +30,12 @@ generated quantities { array[N] int again = neg_binomial_2_log_rng(a + b[1] * x,
 
 @pytest.fixture(scope="module")
 def translated(tmp_path_factory):
-    return stan_programs._translated(PROGRAM, tmp_path_factory.mktemp("stan"))
+    return programs._translated(PROGRAM, tmp_path_factory.mktemp("stan"))
 
 
 def test_what_a_program_needs(translated):
     """Its distributions, the functions that these call, and all their overloads for derivatives; little else."""
-    needed = stan_headers.include_needed(translated, FUNCTIONS, INCLUDE)
+    needed = headers.include_needed(translated, FUNCTIONS, INCLUDE)
     for header in (
         "prim/prob/neg_binomial_2_log_lpmf",
         "prim/prob/neg_binomial_2_log_rng",
@@ -55,7 +55,7 @@ def test_what_a_program_needs(translated):
 def test_headers_are_in_an_order_that_compiles():
     """Overloads for derivatives before the templates that use them, specialisations of functors after the templates."""
     names = [f"stan/math/{name}.hpp" for name in ("prim/prob/a", "prim/fun/b", "rev/fun/b", "rev/functor/c")]
-    ordered = stan_headers._ordered([*names, "stan/math/prim/functor/c.hpp"])
+    ordered = headers._ordered([*names, "stan/math/prim/functor/c.hpp"])
     assert [name[10:-4] for name in ordered] == [
         "rev/fun/b",
         "prim/fun/b",
@@ -73,8 +73,8 @@ def test_what_does_not_compile_is_compiled_with_everything(monkeypatch, tmp_path
         if len(compiled) == 1:
             raise StanProgramError("not declared in this scope", "see what it says.")
 
-    monkeypatch.setattr(stan_programs, "_compile_file", compile_file)
-    stan_programs._compile_program(PROGRAM, FUNCTIONS, tmp_path / "program.o")
+    monkeypatch.setattr(programs, "_compile_file", compile_file)
+    programs._compile_program(PROGRAM, FUNCTIONS, tmp_path / "program.o")
     needed, whole = compiled
     assert "#define STAN_MATH_HPP" in needed
     assert "#define" not in whole
@@ -87,9 +87,9 @@ def test_a_library_laid_out_in_another_way_is_compiled_with_everything(monkeypat
     def refuse(_):
         raise FileNotFoundError("stan/math.hpp")
 
-    monkeypatch.setattr(stan_headers, "_guard", refuse)
-    monkeypatch.setattr(stan_programs, "_compile_file", lambda source, made: compiled.append(source.read_text()))
-    stan_programs._compile_program(PROGRAM, FUNCTIONS, tmp_path / "program.o")
+    monkeypatch.setattr(headers, "_guard", refuse)
+    monkeypatch.setattr(programs, "_compile_file", lambda source, made: compiled.append(source.read_text()))
+    programs._compile_program(PROGRAM, FUNCTIONS, tmp_path / "program.o")
     assert ["#define" in text for text in compiled] == [False]
 
 
@@ -100,15 +100,15 @@ def test_a_part_gives_the_numbers_of_the_whole(translated, tmp_path):
     rng = np.random.default_rng(0)
     data = {"N": np.array(20), "x": rng.normal(size=20), "y": rng.poisson(3, 20)}
     inside = INCLUDE.parent / "lib"
-    needed = stan_headers.include_needed(translated, FUNCTIONS, INCLUDE)
+    needed = headers.include_needed(translated, FUNCTIONS, INCLUDE)
     found = []
     for name, before in (("part", needed), ("whole", "")):
         source, library = tmp_path / f"{name}.cpp", tmp_path / f"{name}.so"
         source.write_text(f'{before}{translated}\n#include "{FUNCTIONS}"\n')
         linked = ("-shared", str(source), "-o", str(library), f"-L{inside}", f"-Wl,-rpath,{inside}")
-        stan_programs._run(*linked, *stan_programs.LIBRARIES)
-        loaded = stan_programs._loaded(str(library))
-        posterior = stan_programs.PyStanPosterior(loaded, data, collections.Counter())
+        programs._run(*linked, *programs.LIBRARIES)
+        loaded = programs._loaded(str(library))
+        posterior = programs.PyStanPosterior(loaded, data, collections.Counter())
         thetas = np.random.default_rng(1).normal(size=(50, posterior.dimension))
         density = functools.partial(posterior.log_density, thetas)
         params = posterior.constrain(thetas)

@@ -7,10 +7,10 @@ import pytest
 from scipy.stats import norm
 
 import posterase as pe
-from posterase.bridges.stan import _check_neighbours
-from posterase.bridges.stan_model import Host
-from posterase.bridges.stan_programs import StanPosterior, StanProgram
-from posterase.bridges.stan_row_parameters import Moments, WithAbsentRows, find_row_parameters, moments_of
+from posterase.bridges.stan.from_stan import _check_neighbours
+from posterase.bridges.stan.model import Host
+from posterase.bridges.stan.programs import StanPosterior, StanProgram
+from posterase.bridges.stan.row_parameters import Moments, WithAbsentRows, find_row_parameters, moments_of
 from posterase.errors import NotFactorisedError
 from tests.statistical import assert_moments
 

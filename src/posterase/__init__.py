@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from posterase.bridges.blackjax import from_blackjax as from_blackjax
     from posterase.bridges.networks import from_equinox as from_equinox
     from posterase.bridges.networks import from_flax as from_flax
-    from posterase.bridges.numpyro import from_numpyro as from_numpyro
-    from posterase.bridges.pymc import from_pymc as from_pymc
-    from posterase.bridges.stan import from_stan as from_stan
+    from posterase.bridges.numpyro.from_numpyro import from_numpyro as from_numpyro
+    from posterase.bridges.pymc.from_pymc import from_pymc as from_pymc
+    from posterase.bridges.stan.from_stan import from_stan as from_stan
     from posterase.data.streams import Stream as Stream
     from posterase.data.streams import stream as stream
     from posterase.draws.draws import Draws as Draws
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished as ContinueUnfinished
     from posterase.methods.unconverged.rewind import Rewind as Rewind
     from posterase.metrics.assessment import assess as assess
+    from posterase.model import transforms as transforms
     from posterase.model.base import MaskedModel as MaskedModel
     from posterase.model.base import Model as Model
-    from posterase.model.base import transforms as transforms
     from posterase.model.densities import Split as Split
     from posterase.model.densities import split as split
     from posterase.model.removal import Removal as Removal
@@ -99,9 +99,9 @@ HOMES = {
     "bridges.arviz": "from_arviz",
     "bridges.blackjax": "from_blackjax",
     "bridges.networks": "from_equinox from_flax",
-    "bridges.numpyro": "from_numpyro",
-    "bridges.pymc": "from_pymc",
-    "bridges.stan": "from_stan",
+    "bridges.numpyro.from_numpyro": "from_numpyro",
+    "bridges.pymc.from_pymc": "from_pymc",
+    "bridges.stan.from_stan": "from_stan",
     "data.streams": "Stream stream",
     "draws.draws": "Draws",
     "draws.notes": "Note",
@@ -121,7 +121,8 @@ HOMES = {
     "methods.unconverged.corrected_continuation": "ContinueUnfinished",
     "methods.unconverged.rewind": "Rewind",
     "metrics.assessment": "assess",
-    "model.base": "MaskedModel Model transforms",
+    "model.base": "MaskedModel Model",
+    "model": "transforms",
     "model.densities": "Split split",
     "model.removal": "Removal",
     "model.transforms": "Transform greater_than interval less_than ordered positive real simplex unit_interval",

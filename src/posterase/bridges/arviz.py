@@ -21,13 +21,13 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Int, Shaped
 
-from posterase.bridges.derived_variables import (
+from posterase.bridges.shared.derived_variables import (
     find_summaries,
     without_sums_of_likelihoods,
 )
-from posterase.bridges.group_labels import find_group_labels
-from posterase.bridges.linear_relations import Summaries, without_functions_of_data
-from posterase.bridges.row_frames import describe_rows, read_frames
+from posterase.bridges.shared.group_labels import find_group_labels
+from posterase.bridges.shared.linear_relations import Summaries, without_functions_of_data
+from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.data.leakage import looks_standardised
 from posterase.data.parameters import check_known
 from posterase.data.selection import Block, RowTable, columns_of

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from posterase.bridges.positions import Positions, positions
-from posterase.bridges.row_frames import describe_plain_rows, read_frames
+from posterase.bridges.shared.positions import Positions, positions
+from posterase.bridges.shared.row_frames import describe_plain_rows, read_frames
 from posterase.draws.draws import Draws
 from posterase.errors import DifferentModelError
 from posterase.model.base import Model

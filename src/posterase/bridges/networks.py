@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from posterase.bridges.positions import positions
+from posterase.bridges.shared.positions import positions
 from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError, InvalidTypeError, UnsupportedModelError
 from posterase.model.base import Model

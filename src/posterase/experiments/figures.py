@@ -14,8 +14,8 @@ from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
 from posterase.experiments.one_person import OnePerson
 from posterase.experiments.rungs import Cloud, Clouds, Grid
-from posterase.plotting import BLACK, GREEN, GREY, SKY, VERMILION, density, new_figure
-from posterase.plotting import STYLES as BEFORE_AND_AFTER
+from posterase.plotting.figures import BLACK, GREEN, GREY, SKY, VERMILION, density, new_figure
+from posterase.plotting.figures import STYLES as BEFORE_AND_AFTER
 from posterase.runtime.files import written_whole
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.

@@ -31,11 +31,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from numpyro.infer import MCMC, NUTS
 
-from posterase.bridges.numpyro import from_numpyro
-from posterase.bridges.programs import BridgedModel
-from posterase.bridges.pymc import from_pymc
-from posterase.bridges.stan import from_stan
-from posterase.bridges.stan_data import as_arrays
+from posterase.bridges.numpyro.from_numpyro import from_numpyro
+from posterase.bridges.pymc.from_pymc import from_pymc
+from posterase.bridges.shared.traced_model import BridgedModel
+from posterase.bridges.stan.data import as_arrays
+from posterase.bridges.stan.from_stan import from_stan
 from posterase.draws.draws import Draws
 from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posterase.bridges.stan_data import Subset
+from posterase.bridges.stan.data import Subset
 
 Arguments = dict[str, Any]
 

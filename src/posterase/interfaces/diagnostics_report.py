@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from posterase.interfaces import pictures
 from posterase.interfaces.output import CONTAINS
-from posterase.interfaces.pictures import Bar, Way
 from posterase.interfaces.report import (
     Facts,
     asked_section,
@@ -33,7 +31,9 @@ from posterase.metrics.table import COLUMNS, Assessment
 from posterase.metrics.table import with_error as figures_of
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate, total_variation
-from posterase.plotting import Sample, moved_most, samples_of
+from posterase.plotting import svg
+from posterase.plotting.figures import Sample, moved_most, samples_of
+from posterase.plotting.svg import Bar, Way
 
 BANNER = f"Contains {CONTAINS}. Keep this page no longer than the draws before."
 
@@ -134,7 +134,7 @@ def _path(rung: Facts) -> str:
         "λ goes from 0, the posterior of all rows, to 1, that without them. At each stage the draws are weighted and "
         "resampled, then moved until they have forgotten where they were: little correlation is left."
     )
-    picture = pictures.stages("Effective draws at every stage", stages) if len(stages) > 1 else ""
+    picture = svg.stages("Effective draws at every stage", stages) if len(stages) > 1 else ""
     numbers = table(f"The path of {rung['name']}", head, rows)
     return folded(f"The path of {rung['name']}, stage by stage", f"<p>{text}</p>{picture}{numbers}")
 
@@ -199,7 +199,7 @@ def _against_refits(assessment: Assessment) -> str:
     missing = table("What was left out", ("metric", "why"), left) if left else ""
     seen = _ways(assessment)
     caption = "Where the new draws are, between new fits and the draws before; bars: two standard errors"
-    picture = pictures.ways(caption, seen) if seen else ""
+    picture = svg.ways(caption, seen) if seen else ""
     refits = count(int(assessment.attrs["refits"]), "new fit")
     text = (
         f"The draws were compared with {refits} without the rows. A metric is at its floor if the new draws differ "
@@ -238,7 +238,7 @@ def _moved(samples: Sequence[Sample]) -> str:
     names = samples[0].names
     figures, rows = [], []
     for at, moved in moved_most(samples).items():
-        figures.append(pictures.densities(samples, at, f"{names[at]} moved by {moved:.2g} standard deviations"))
+        figures.append(svg.densities(samples, at, f"{names[at]} moved by {moved:.2g} standard deviations"))
         for each in samples:
             cells = (names[at], each.label, f"{each.mean[at]:.4g}", f"{each.sd[at]:.4g}")
             rows.append(cells)
@@ -246,7 +246,7 @@ def _moved(samples: Sequence[Sample]) -> str:
     return section(
         "What moved",
         "<p>The parameters that moved most: the posterior before and after.</p>"
-        f"{pictures.key([each.label for each in samples])}<div class=figures>{''.join(figures)}</div>"
+        f"{svg.key([each.label for each in samples])}<div class=figures>{''.join(figures)}</div>"
         f"{folded('The numbers behind the pictures', numbers)}",
     )
 
@@ -261,7 +261,7 @@ def _figure_of_k(facts: Facts) -> str:
         return ""
     limit = limits[0] if facts["policy"].get("pareto_k") is None else facts["policy"]["pareto_k"]
     shown = [Bar(rung["name"], float(rung["pareto_k"]), rung["pareto_k"] <= limit) for rung in known]
-    return pictures.bars("k̂ of each method: trusted left of the line", shown, float(limit), largest=LARGEST_K, digits=2)
+    return svg.bars("k̂ of each method: trusted left of the line", shown, float(limit), largest=LARGEST_K, digits=2)
 
 
 def _figure_of_ess(facts: Facts) -> str:
@@ -270,7 +270,7 @@ def _figure_of_ess(facts: Facts) -> str:
     if wanted is None or all(ess is None for _, ess in known):
         return ""
     shown = [Bar(rung["name"], ess, ess >= wanted) for rung, ess in known if ess is not None]
-    return pictures.bars("Effective draws of each method: wanted right of the line", shown, float(wanted), digits=0)
+    return svg.bars("Effective draws of each method: wanted right of the line", shown, float(wanted), digits=0)
 
 
 # --- pieces

@@ -103,7 +103,7 @@ def _extra(extra: str, names: tuple[str, ...]) -> Finding:
 
 
 def _compiler() -> Finding:
-    from posterase.bridges.stan_programs import compiler
+    from posterase.bridges.stan.programs import compiler
 
     try:
         command, *rest = compiler()

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from posterase.ladder.erase import Erasure
     from posterase.ladder.policy import Verdict
     from posterase.metrics.table import Assessment
-    from posterase.plotting import Sample
+    from posterase.plotting.figures import Sample
     from posterase.record.keyring import Keys
 
 PREPROCESSING = (
@@ -254,7 +254,7 @@ class _Finished:
         """Write all files, or none; of a refusal no draws and no certificate."""
         from posterase.interfaces.diagnostics_report import diagnostics_page
         from posterase.interfaces.report import page
-        from posterase.plotting import samples_of
+        from posterase.plotting.figures import samples_of
 
         result, refused = self.result, not self.result.verdict.accepted
         public, private = self._dated(result.to_dict()), self._dated(result.diagnostics_dict())
@@ -471,7 +471,7 @@ def _samples(facts: Mapping[str, Any], before: Path, after: Path, refits: Sequen
 
     from posterase.bridges.arviz import opened
     from posterase.draws.draws import Draws
-    from posterase.plotting import Sample
+    from posterase.plotting.figures import Sample
 
     label = "after" if facts["verdict"]["accepted"] else "after (refused)"
     trees = [xr.DataTree.from_dict(opened(path)).load() for path in (before, after, *refits)]

@@ -327,7 +327,7 @@ class Erasure:
 
     def plot(self) -> Figure:
         """What moved and by how much: the parameters that moved most, every rung's k̂ and ESS. Needs matplotlib."""
-        from posterase.plotting import draw_erasure
+        from posterase.plotting.figures import draw_erasure
 
         return draw_erasure(self)
 

@@ -28,7 +28,7 @@ from jaxtyping import Array, ArrayLike, Float, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.model.base import AbstractModel, with_rows
-from posterase.plotting import BLACK, SKY, new_figure
+from posterase.plotting.figures import BLACK, SKY, new_figure
 from posterase.runtime.checks import check_int, check_type
 from posterase.runtime.prng import as_key, key_from
 from posterase.runtime.progress import shown

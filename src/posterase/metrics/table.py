@@ -12,7 +12,7 @@ import xarray as xr
 from posterase.draws.io import read_tree
 from posterase.errors import InputFileError
 from posterase.numerics.weights import Estimate
-from posterase.plotting import BLACK, GREEN, GREY, VERMILION, new_figure
+from posterase.plotting.figures import BLACK, GREEN, GREY, VERMILION, new_figure
 from posterase.version import __version__
 
 if TYPE_CHECKING:

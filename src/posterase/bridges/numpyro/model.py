@@ -22,7 +22,7 @@ from numpyro.distributions import biject_to, constraints
 from numpyro.infer.util import compute_log_probs
 from numpyro.primitives import Messenger
 
-from posterase.bridges.programs import Params, Program, at_all_draws
+from posterase.bridges.shared.traced_model import Params, Program, at_all_draws
 from posterase.model.transforms import Transform
 from posterase.runtime.fast_compilation import NONE, quick_jit
 from posterase.runtime.precision import numpy_as_jax

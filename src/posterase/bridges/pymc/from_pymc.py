@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from posterase.bridges.arviz import opened
-from posterase.bridges.assembly import Posterior
-from posterase.bridges.row_frames import describe_rows, read_frames
+from posterase.bridges.shared.assembly import Posterior
+from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import Grouping
 from posterase.errors import InvalidTypeError
@@ -23,8 +23,8 @@ from posterase.runtime.garbage import rare_collections
 from posterase.runtime.optional import need
 
 if TYPE_CHECKING:
-    from posterase.bridges.programs import BridgedModel
-    from posterase.bridges.pymc_discovery import Discovered
+    from posterase.bridges.pymc.discovery import Discovered
+    from posterase.bridges.shared.traced_model import BridgedModel
 
 
 @rare_collections()
@@ -69,8 +69,8 @@ def from_pymc(
     need("pymc", "from_pymc", "pymc")
     import pymc as pm
 
-    from posterase.bridges.pymc_data import data_of_the_fit
-    from posterase.bridges.pymc_discovery import check_variables, discover
+    from posterase.bridges.pymc.data import data_of_the_fit
+    from posterase.bridges.pymc.discovery import check_variables, discover
 
     if not isinstance(model, pm.Model):
         raise InvalidTypeError(f"model is a {type(model).__name__}.", "pass the pm.Model: with pm.Model() as model: …")

@@ -22,9 +22,9 @@ from numpyro import handlers
 from numpyro.distributions import constraints
 from numpyro.infer import init_to_sample
 
-from posterase.bridges.discovery import LAGGED, left_in_memory, overwritten, with_arguments, with_rows_found
-from posterase.bridges.numpyro_model import NumPyroProgram, SiteTransform, Support, as_jax_model
-from posterase.bridges.programs import Argument, BridgedModel, Draw, Params, Site, evaluated
+from posterase.bridges.numpyro.model import NumPyroProgram, SiteTransform, Support, as_jax_model
+from posterase.bridges.shared.discovery import LAGGED, left_in_memory, overwritten, with_arguments, with_rows_found
+from posterase.bridges.shared.traced_model import Argument, BridgedModel, Draw, Params, Site, evaluated
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model.transforms import Transform
 from posterase.runtime.fast_compilation import NONE, quick_jit

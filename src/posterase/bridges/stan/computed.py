@@ -14,8 +14,8 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float, Int
 
-from posterase.bridges.stan_model import Computed
-from posterase.bridges.stan_programs import StanPosterior, by_name, is_odd
+from posterase.bridges.stan.model import Computed
+from posterase.bridges.stan.programs import StanPosterior, by_name, is_odd
 from posterase.draws.inference_groups import OF_DRAWS, SAMPLE_DIMS
 from posterase.errors import DataChangedError, StanProgramError
 

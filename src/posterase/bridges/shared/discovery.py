@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from posterase.bridges.programs import (
+from posterase.bridges.shared.traced_model import (
     Argument,
     BridgedModel,
     Densities,

@@ -2,7 +2,7 @@
 
 The library that made the fit runs the model; nothing of it is translated. A `Program` says what log densities are at
 given parameters and arguments: those of observed sites row by row, all others as the prior. Which arguments hold rows
-is for `posterase.bridges.discovery` to find out. A removal overwrites the rows in every argument that holds them. Where
+is for `posterase.bridges.shared.discovery` to find out. A removal overwrites the rows in every argument that holds them. Where
 the program can be called on a few rows (tried as well), `log_removed` evaluates no others.
 """
 

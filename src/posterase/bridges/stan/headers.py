@@ -42,7 +42,7 @@ OPENCL = "stan/math/opencl/"
 MODEL = "stan/model/model_header.hpp"
 """What the compiled program includes."""
 
-BASE_CLASS = Path(__file__).with_name("stan_model_base.hpp")
+BASE_CLASS = Path(__file__).with_name("model_base.hpp")
 """What the program's class derives from, in place of Stan's own."""
 
 TRANSFORM = r"\w+_(?:constrain|free)"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int, Shaped, UInt8
 
-from posterase.bridges.stan_programs import Data
+from posterase.bridges.stan.programs import Data
 from posterase.errors import AmbiguousRowsError, DataError
 
 Rows = Int[np.ndarray, " kept"]

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace
 
-from posterase.bridges.pymc_model import IN_PYTHON
+from posterase.bridges.pymc.model import IN_PYTHON
 from posterase.errors import UnsupportedModelError
 
 Graphs = dict[str, Any]

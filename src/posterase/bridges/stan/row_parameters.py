@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from posterase.bridges.stan_programs import StanPosterior, Table
+from posterase.bridges.stan.programs import StanPosterior, Table
 
 LOG_SQRT_2PI = 0.5 * np.log(2 * np.pi)
 

@@ -28,7 +28,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.math import Erfcx
 from pytensor.tensor.shape import SpecifyShape
 
-from posterase.bridges.programs import Params, Program, at_all_draws
+from posterase.bridges.shared.traced_model import Params, Program, at_all_draws
 from posterase.errors import UnsupportedModelError
 from posterase.model.transforms import Transform
 from posterase.runtime.fast_compilation import NONE, quick_jit

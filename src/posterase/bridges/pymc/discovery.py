@@ -21,8 +21,18 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.subtensor import AdvancedSubtensor, AdvancedSubtensor1
 
-from posterase.bridges.discovery import left_in_memory, overwritten, with_arguments, with_rows_found
-from posterase.bridges.programs import (
+from posterase.bridges.pymc.gaps import Gaps, gaps_of
+from posterase.bridges.pymc.model import (
+    IN_PYTHON,
+    PyMCProgram,
+    array_value,
+    is_number,
+    not_compiled,
+    transforms_of,
+    with_function,
+)
+from posterase.bridges.shared.discovery import left_in_memory, overwritten, with_arguments, with_rows_found
+from posterase.bridges.shared.traced_model import (
     Argument,
     BridgedModel,
     Draw,
@@ -33,16 +43,6 @@ from posterase.bridges.programs import (
     filled,
     log_probs_of,
     values_of,
-)
-from posterase.bridges.pymc_gaps import Gaps, gaps_of
-from posterase.bridges.pymc_model import (
-    IN_PYTHON,
-    PyMCProgram,
-    array_value,
-    is_number,
-    not_compiled,
-    transforms_of,
-    with_function,
 )
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, UnsupportedModelError
 

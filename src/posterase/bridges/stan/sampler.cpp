@@ -1,4 +1,4 @@
-// Stan's NUTS for a Stan program in a library (stan_library.cpp): apart from it, since few requests sample, and reading
+// Stan's NUTS for a Stan program in a library (library.cpp): apart from it, since few requests sample, and reading
 // the sampler's headers takes as long as compiling a program. The same for all programs.
 
 #include <stan/callbacks/interrupt.hpp>

@@ -18,8 +18,8 @@ import numpy as np
 import xarray as xr
 
 from posterase.bridges.arviz import opened
-from posterase.bridges.assembly import Posterior, changed, same
-from posterase.bridges.row_frames import describe_rows, read_frames
+from posterase.bridges.shared.assembly import Posterior, changed, same
+from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.data.parameters import parameter_names
 from posterase.draws.draws import Draws, groups_of
 from posterase.draws.inference_groups import SAMPLE_DIMS
@@ -35,7 +35,7 @@ from posterase.runtime.garbage import rare_collections
 from posterase.runtime.optional import need
 
 if TYPE_CHECKING:
-    from posterase.bridges.programs import BridgedModel
+    from posterase.bridges.shared.traced_model import BridgedModel
 
 OPTIONS = ("draws", "row_dim", "shared", "dims", "coords", "preprocessing", "frame")
 
@@ -89,7 +89,7 @@ def from_numpyro(
     need("numpyro", "from_numpyro", "numpyro")
     from numpyro.infer import MCMC
 
-    from posterase.bridges.numpyro_discovery import discover
+    from posterase.bridges.numpyro.discovery import discover
 
     frames = read_frames(frame)
     function: Callable[..., Any]

@@ -11,8 +11,8 @@ import xarray as xr
 from jaxtyping import Shaped
 from pytensor.compile.sharedvalue import SharedVariable
 
-from posterase.bridges.assembly import same
-from posterase.bridges.pymc_model import IN_PYTHON
+from posterase.bridges.pymc.model import IN_PYTHON
+from posterase.bridges.shared.assembly import same
 from posterase.errors import DataChangedError
 
 

@@ -23,10 +23,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, PyTree, UInt8, UInt32
 
-from posterase.bridges.programs import check_parameters
-from posterase.bridges.stan_data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
-from posterase.bridges.stan_programs import Data, StanPosterior, StanProgram, Table, by_name
-from posterase.bridges.stan_row_parameters import Moments, RowParameters, WithAbsentRows
+from posterase.bridges.shared.traced_model import check_parameters
+from posterase.bridges.stan.data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
+from posterase.bridges.stan.programs import Data, StanPosterior, StanProgram, Table, by_name
+from posterase.bridges.stan.row_parameters import Moments, RowParameters, WithAbsentRows
 from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
 from posterase.model.base import AbstractModel, OwnSample, with_rows
 from posterase.model.removal import Removal

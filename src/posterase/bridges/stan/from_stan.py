@@ -21,27 +21,27 @@ import xarray as xr
 from jaxtyping import Float
 
 from posterase.bridges.arviz import DATA_GROUPS, axes_of, check_sampled, labelled, make_container, opened, sampled
-from posterase.bridges.assembly import changed, same, without_fixed_numbers
-from posterase.bridges.programs import check_parameters
-from posterase.bridges.pystan_cache import delete_cached_chains, describe_cached_chains
-from posterase.bridges.row_frames import describe_rows, read_frames
-from posterase.bridges.stan_computed import Dependent, find_computed, find_dependent
-from posterase.bridges.stan_data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length
-from posterase.bridges.stan_model import (
+from posterase.bridges.shared.assembly import changed, same, without_fixed_numbers
+from posterase.bridges.shared.row_frames import describe_rows, read_frames
+from posterase.bridges.shared.traced_model import check_parameters
+from posterase.bridges.stan.computed import Dependent, find_computed, find_dependent
+from posterase.bridges.stan.data import OWN_SUBSET, ByLength, Subset, as_arrays, by_length
+from posterase.bridges.stan.model import (
     Host,
     Parameter,
     StanModel,
     check_same_parameters,
     unconstrained,
 )
-from posterase.bridges.stan_programs import (
+from posterase.bridges.stan.programs import (
     BridgeStanProgram,
     Data,
     PyStanProgram,
     StanPosterior,
     is_odd,
 )
-from posterase.bridges.stan_row_parameters import RowParameters, find_row_parameters, moments_of
+from posterase.bridges.stan.pystan_cache import delete_cached_chains, describe_cached_chains
+from posterase.bridges.stan.row_parameters import RowParameters, find_row_parameters, moments_of
 from posterase.data.selection import Block, columns_of
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import SAMPLE_DIMS

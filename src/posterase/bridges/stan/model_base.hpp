@@ -1,7 +1,7 @@
 // The class that a compiled Stan program derives from, in place of Stan's own (stan/model/model_base_crtp.hpp).
 //
 // Stan's compiles a program's density sixteen times: with and without constants, with and without the Jacobian, in
-// doubles and with derivatives, from Eigen's vectors and from standard ones. stan_library.cpp and the sampler evaluate
+// doubles and with derivatives, from Eigen's vectors and from standard ones. library.cpp and the sampler evaluate
 // four of these. Only they are compiled here, which takes half the time; the others throw.
 
 #ifndef STAN_MODEL_MODEL_BASE_CRTP_HPP

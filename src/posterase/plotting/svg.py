@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from posterase.plotting import Sample, density, points_of
+from posterase.plotting.figures import Sample, density, points_of
 
 WIDTH, HEIGHT = 300, 120
 """Of a picture, in its own units; it grows with the page."""

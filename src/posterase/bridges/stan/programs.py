@@ -5,9 +5,9 @@ parameters, all as Stan itself computes them, on the host and in float64, many d
 
 - PyStan 3, whose wheels carry Stan and its compiler. Its own functions go through a local server, ten milliseconds a
   call, and read the data anew each time; so the program is compiled here into a library of our own
-  (`stan_library.cpp`), with what PyStan brings and without a network. It takes microseconds a draw. `stan_headers`
+  (`library.cpp`), with what PyStan brings and without a network. It takes microseconds a draw. `headers`
   picks the headers that the program needs, since reading all of Stan's takes longest. The first request that samples
-  compiles the sampler, too (`stan_sampler.cpp`).
+  compiles the sampler, too (`sampler.cpp`).
 - BridgeStan, given the library that it has compiled. It does not sample.
 
 Draws that are asked for are counted.
@@ -37,7 +37,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Shaped
 
-from posterase.bridges import stan_headers
+from posterase.bridges.stan import headers
 from posterase.errors import StanProgramError
 from posterase.runtime.files import cache_folder, make_folder
 from posterase.runtime.optional import import_in_background, need
@@ -340,11 +340,11 @@ def _compiled(code: str, with_sampler: bool = False) -> Path:
     """The program's library, with Stan's sampler or without; compiled where it is not in the cache."""
     import httpstan
 
-    functions, sampler = (Path(__file__).with_name(f"stan_{name}.cpp") for name in ("library", "sampler"))
+    functions, sampler = (Path(__file__).with_name(f"{name}.cpp") for name in ("library", "sampler"))
     settings = httpstan.__version__, shlex.join(compiler()), *FLAGS
-    headers = Path(stan_headers.__file__), stan_headers.BASE_CLASS
+    includes = Path(headers.__file__), headers.BASE_CLASS
     own, common = (
-        _digest(text, *(path.read_text(encoding="utf-8") for path in (source, *headers)), *settings)
+        _digest(text, *(path.read_text(encoding="utf-8") for path in (source, *includes)), *settings)
         for text, source in ((code, functions), ("", sampler))
     )
     folder = make_folder(cache_folder() / "stan")
@@ -384,7 +384,7 @@ def _compile_needed(program: str, functions: Path, made: Path) -> None:
 
     source, whole = made.with_suffix(".cpp"), f'{program}\n#include "{functions}"\n'
     try:
-        needed = stan_headers.include_needed(program, functions, Path(httpstan.__file__).parent / "include")
+        needed = headers.include_needed(program, functions, Path(httpstan.__file__).parent / "include")
         source.write_text(needed + whole, encoding="utf-8")
         _compile_file(source, made)
     except (StanProgramError, OSError):

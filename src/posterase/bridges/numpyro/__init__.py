@@ -1,0 +1,1 @@
+"""From a NumPyro fit to a model and its draws."""

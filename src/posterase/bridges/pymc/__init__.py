@@ -1,0 +1,1 @@
+"""From a PyMC fit to a model and its draws."""

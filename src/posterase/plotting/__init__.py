@@ -1,0 +1,1 @@
+"""Figures of results with matplotlib, and small SVG pictures for reports."""
