@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.databases import missing, new_database, postgresql_server
 
 from benchmarks.harness import Ratio, compare
-from posterase.record.keyring import new_keys
-from posterase.record.project import Project
+from posterase.projects.spec import Project
+from posterase.record.ledger.keyring import new_keys
 from posterase.record.record import Record
 
 FEW, MANY = 100, 10_000

@@ -27,8 +27,8 @@ import numpy as np
 from tests.databases import missing, new_database, postgresql_server
 
 from benchmarks.harness import Ratio
-from posterase.record.keyring import new_keys
-from posterase.record.project import Project
+from posterase.projects.spec import Project
+from posterase.record.ledger.keyring import new_keys
 from posterase.record.record import Record
 from posterase.record.tokens import make_token
 

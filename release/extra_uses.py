@@ -254,7 +254,7 @@ def no_data() -> None:
 
 
 def no_postgresql() -> None:
-    from posterase.record.database import Database
+    from posterase.record.store.database import Database
 
     Database("postgresql://posterase@/readings")
 

@@ -24,11 +24,11 @@ from pathlib import Path
 import sqlalchemy as sa
 
 import posterase.record
-from posterase.record import schema
-from posterase.record.project import Project
-from posterase.record.purge import digest_of
+from posterase.projects.spec import Project
+from posterase.record.owned_files import digest_of
 from posterase.record.record import Record
 from posterase.record.runs import recover, run
+from posterase.record.store import schema
 from tests.small_erasures import ROWS_EACH, new_draws, opener, read_draws
 from tests.test_record import an_id, some_keys
 

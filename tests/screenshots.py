@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from posterase.interfaces.projects import open_project
-from posterase.record.keyring import new_keys
-from posterase.record.project import Project
+from posterase.projects.loading import open_project
+from posterase.projects.spec import Project
+from posterase.record.ledger.keyring import new_keys
 from posterase.record.record import Record
 from posterase.record.runs import run
 from posterase.record.tokens import make_token

@@ -17,8 +17,8 @@ from posterase.interfaces.service.app import create_app
 from posterase.interfaces.service.connections import Connection
 from posterase.interfaces.service.keeper import Keeper
 from posterase.interfaces.service.settings import Settings
-from posterase.record.keyring import new_keys
-from posterase.record.project import Project
+from posterase.projects.spec import Project
+from posterase.record.ledger.keyring import new_keys
 from posterase.record.record import Record
 from tests.small_erasures import new_draws
 

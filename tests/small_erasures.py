@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posterase.record.project import Project
+from posterase.projects.spec import Project
 from posterase.record.runs import Facts, WasErased
 
 ROWS_EACH = 3

@@ -468,7 +468,7 @@ def test_exit_statuses(fit, tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("posterase.interfaces.builders.from_arviz", interrupted)
+    monkeypatch.setattr("posterase.projects.builders.from_arviz", interrupted)
     assert ended(monkeypatch, "erase", fit, "--rows", "3", "--out", tmp_path / "b.nc") == STOPPED == 130
     assert not (tmp_path / "b.nc").exists()
 

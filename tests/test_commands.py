@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from posterase.errors import OutputError
-from posterase.interfaces.advice import as_options, as_settings
 from posterase.interfaces.cli import app
 from posterase.interfaces.output import Commands, Said
 from posterase.ladder.erase import ALLOW
 from posterase.model.stored import GIVE_THE_MODEL
+from posterase.projects.advice import as_options, as_settings
 
 
 def commands(group=None, path=()):

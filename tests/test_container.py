@@ -9,7 +9,7 @@ import xarray as xr
 
 import posterase as pe
 from posterase.errors import DataChangedError
-from posterase.interfaces.projects import Tried
+from posterase.projects.loading import Tried
 
 N, GONE = 40, [3, 4, 5]
 KEPT = np.delete(np.arange(N), GONE)

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from posterase.interfaces.service.settings import Settings
-from posterase.record.ledger import verify
-from posterase.record.orders import place_order
+from posterase.record.ledger.ledger import verify
 from posterase.record.record import Record
+from posterase.record.run_queue import place_order
 from posterase.record.runs import run
 from posterase.record.tokens import make_token
 from tests.browsers import chromium, launched
@@ -175,7 +175,7 @@ def test_the_report_tells_nothing_of_what_was_erased(browser, held):
 
 
 def test_verify_now_finds_what_was_changed(browser, held):
-    from posterase.record import schema
+    from posterase.record.store import schema
 
     page = signed_in(browser, held)
     page.goto("/dashboard/ledger")
@@ -276,7 +276,7 @@ def test_from_the_form_to_the_certificate_verified_offline(browser, project):
 def test_workers_outlive_a_server_that_is_killed(project):
     server, _, _ = started(project)
     keys = project / "keys"
-    from posterase.record.keyring import load_keys
+    from posterase.record.ledger.keyring import load_keys
 
     record = Record.open(f"sqlite:///{project}/record.db", load_keys(keys))
     asked = record.add("visits", "person-07", "gdpr").request

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from posterase.bridges.stan.programs import compiler
 from posterase.interfaces import doctor
 from posterase.interfaces.cli import app
-from posterase.record.keyring import new_keys
+from posterase.record.ledger.keyring import new_keys
 
 
 def examined(*words, status=0):

@@ -29,13 +29,13 @@ from posterase.errors import (
     OutputError,
     RowsError,
 )
-from posterase.interfaces import builders
 from posterase.interfaces.cli import app, main
 from posterase.interfaces.dry_run import DryRun
 from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
-from posterase.interfaces.jobs import Job, ids
+from posterase.projects import builders
+from posterase.projects.jobs import Job, ids
 from posterase.record.certificate import CAUTIONS, page, schema
-from posterase.record.keyring import load_keys
+from posterase.record.ledger.keyring import load_keys
 
 PEOPLE, VISITS, SIZE = 25, 4, 2000
 PERSON = np.array([f"person-{number:02d}" for number in range(PEOPLE)]).repeat(VISITS)

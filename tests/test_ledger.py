@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, NoteError
-from posterase.record.canonical import canonical, parsed
-from posterase.record.ledger import Entry, checkpoint, exported, verify
-from posterase.record.merkle import Tree, leaf_hash, node_hash
-from posterase.record.signed_notes import Checkpoint, PublicKey, Signer, opened, signed
+from posterase.record.ledger.canonical import canonical, parsed
+from posterase.record.ledger.ledger import Entry, checkpoint, exported, verify
+from posterase.record.ledger.merkle import Tree, leaf_hash, node_hash
+from posterase.record.ledger.signed_note import Checkpoint, PublicKey, Signer, opened, signed
 
 # --- canonical JSON
 

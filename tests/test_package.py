@@ -195,7 +195,7 @@ def test_the_wheel_holds_types_and_data(tmp_path):
     assert "posterase/py.typed" in names
     assert {"posterase/experiments/diabetes.csv", "posterase/bridges/stan/library.cpp"} <= set(names)
     assert {"posterase/bridges/stan/sampler.cpp", "posterase/bridges/stan/model_base.hpp"} <= set(names)
-    assert {"posterase/record/certificate.schema.json", "posterase/record/migrations/env.py"} <= set(names)
+    assert {"posterase/record/certificate.schema.json", "posterase/record/store/migrations/env.py"} <= set(names)
     service = "posterase/interfaces/service"
     assert {f"{service}/templates/base.html", f"{service}/static/style.css", f"{service}/static/live.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from posterase.record import schema
+from posterase.record.store import schema
 from tests.test_record_commands import call, write_draws
 
 PERSON = np.array([f"person-{number:02d}" for number in range(25)]).repeat(4)

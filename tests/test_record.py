@@ -18,9 +18,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from posterase.errors import ClockError, KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
-from posterase.record import opening, schema
-from posterase.record.canonical import canonical
-from posterase.record.keyring import (
+from posterase.projects.spec import Project, definition_digest
+from posterase.record.deadlines import due, span_of, text_of, time_of
+from posterase.record.ledger import opening
+from posterase.record.ledger.canonical import canonical
+from posterase.record.ledger.consistency import folder_digest
+from posterase.record.ledger.keyring import (
     Keys,
     load_keys,
     load_public_key,
@@ -30,14 +33,12 @@ from posterase.record.keyring import (
     stage_signer,
     staged_keys,
 )
-from posterase.record.ledger import verify
-from posterase.record.opening import open_record
-from posterase.record.privacy import WITHHELD, mentions, redact, written
-from posterase.record.project import Project, definition_digest
+from posterase.record.ledger.ledger import verify
+from posterase.record.ledger.opening import open_record
+from posterase.record.ledger.signed_note import Signer
 from posterase.record.record import Record
-from posterase.record.replay import folder_digest
-from posterase.record.signed_notes import Signer
-from posterase.record.times import due, span_of, text_of, time_of
+from posterase.record.redaction import WITHHELD, mentions, redact, written
+from posterase.record.store import schema
 from tests.databases import new_database
 
 NAME = "example.org/erasures"
@@ -673,7 +674,7 @@ def test_an_edited_database_is_found(record, url):
     record.add("radon", "ANOKA", "gdpr", subject_request_id=an_id())
     leaf = record.history(an_id())[0].to_bytes()
     with record.database.writing() as connection:
-        from posterase.record import schema
+        from posterase.record.store import schema
 
         changed = leaf.replace(b"the officer", b"the auditor")
         connection.execute(schema.entries.update().where(schema.entries.c.index == 2).values(leaf=changed))
@@ -682,7 +683,7 @@ def test_an_edited_database_is_found(record, url):
 
 
 def test_states_that_were_edited_are_found(record):
-    from posterase.record import schema
+    from posterase.record.store import schema
 
     record.add("radon", "ANOKA", "gdpr", subject_request_id=an_id())
     for values in (
@@ -705,7 +706,7 @@ def test_states_that_were_edited_are_found(record):
 
 
 def test_projects_that_were_edited_are_found(record):
-    from posterase.record import schema
+    from posterase.record.store import schema
 
     good = record.project("radon")
     evil = canonical(dataclasses.replace(good, bridge=None, model="os:system").to_dict()).decode()
@@ -812,8 +813,8 @@ def test_tables_are_those_that_migrations_make(url):
     from alembic.autogenerate import compare_metadata
     from alembic.migration import MigrationContext
 
-    from posterase.record import schema
-    from posterase.record.database import HEAD, VERSIONS, Database
+    from posterase.record.store import schema
+    from posterase.record.store.database import HEAD, VERSIONS, Database
 
     database = Database(url)
     database.upgrade()

@@ -27,7 +27,7 @@ from posterase.interfaces.cli import app
 from posterase.interfaces.exit_status import BUSY
 from posterase.interfaces.record_commands import CHANGE_OF_KEYS, opened_record
 from posterase.interfaces.record_options import DEFAULT_RECORD
-from posterase.record.project import Project
+from posterase.projects.spec import Project
 from posterase.record.runs import Ran
 
 PEOPLE, VISITS = 25, 4

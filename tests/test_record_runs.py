@@ -19,12 +19,12 @@ import pytest
 
 from posterase.draws.origins import ORIGINS
 from posterase.errors import OutputError, ProjectError, RecordError, RequestError
+from posterase.projects.spec import Project
 from posterase.record.certificate import page, schema
-from posterase.record.ledger import verify
-from posterase.record.privacy import certified
-from posterase.record.project import Project
-from posterase.record.purge import digest_of, others
+from posterase.record.ledger.ledger import verify
+from posterase.record.owned_files import digest_of, others
 from posterase.record.record import Record
+from posterase.record.redaction import certified
 from posterase.record.runs import CUT_OFF, LOST, NOT_TOGETHER, recover, run
 from tests.small_erasures import ROWS_EACH, Removed, new_draws, opener, read_draws
 from tests.test_record import (  # noqa: F401 (fixtures)

@@ -32,15 +32,15 @@ from posterase.interfaces.service.serve import serve
 from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
 from posterase.interfaces.service.settings import Settings
 from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
-from posterase.record import schema
+from posterase.projects.spec import Project
 from posterase.record.certificate import CAUTIONS
-from posterase.record.keyring import promote_staged, rotated, stage_signer
-from posterase.record.orders import newest_order, open_orders, order, order_of, place_order
+from posterase.record.deadlines import now
+from posterase.record.ledger.keyring import promote_staged, rotated, stage_signer
+from posterase.record.ledger.signed_note import PublicKey
 from posterase.record.overview import counts, late, standings
-from posterase.record.project import Project
 from posterase.record.record import Record
-from posterase.record.signed_notes import PublicKey
-from posterase.record.times import now
+from posterase.record.run_queue import newest_order, open_orders, order, order_of, place_order
+from posterase.record.store import schema
 from posterase.record.tokens import make_token, revoke_token, token_of, tokens
 from tests.databases import new_database
 from tests.services import NAME, client, new_record, serving, until, working
@@ -171,7 +171,7 @@ def test_a_token_that_somebody_put_there_is_found(tmp_path):
     ):
         with pytest.raises(LedgerError, match="token"), record.database.writing() as connection:  # noqa: PT012
             connection.execute(change)
-            from posterase.record.replay import check_tables
+            from posterase.record.ledger.consistency import check_tables
 
             check_tables(connection)  # and the change is undone
     record.verify()
@@ -316,7 +316,7 @@ def test_pages_of_requests_follow_each_other(callers, record):
 
 
 def test_the_ledger_is_handed_out_and_verified(callers, folder, record):
-    from posterase.record.ledger import verify
+    from posterase.record.ledger.ledger import verify
 
     lines = callers["audit"].get("/ledger").content.splitlines(keepends=True)
     note = callers["audit"].get("/ledger/checkpoint").text

@@ -34,10 +34,10 @@ from posterase.errors import (
     StreamError,
     UnsupportedModelError,
 )
-from posterase.interfaces.projects import data_digest
 from posterase.metrics.forget_sets import row_influence
 from posterase.model.densities import LogDensity
 from posterase.numerics.densities import evaluate
+from posterase.projects.loading import data_digest
 from posterase.sampling.resume import digest
 
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,6 @@ from rich.markup import escape
 
 import posterase
 from posterase.errors import PeerLostError, PosteraseError
-from posterase.interfaces.advice import as_options
 from posterase.interfaces.data_commands import data
 from posterase.interfaces.exit_status import ERROR, STOPPED
 from posterase.interfaces.file_commands import assess, erase, report
@@ -22,6 +21,7 @@ from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, Reco
 from posterase.interfaces.reproduce_commands import bench, demo, reproduce
 from posterase.interfaces.service_commands import serve
 from posterase.interfaces.token_commands import tokens
+from posterase.projects.advice import as_options
 
 app = Commands(
     help="Erase data from a posterior.",

@@ -118,7 +118,7 @@ def _compiler() -> Finding:
 
 
 def _keys(folder: Path) -> Finding:
-    from posterase.record.keyring import FROM_ENVIRONMENT, load_keys
+    from posterase.record.ledger.keyring import FROM_ENVIRONMENT, load_keys
 
     given = [variable for variable in FROM_ENVIRONMENT.values() if os.environ.get(variable)]
     if not folder.exists() and not given:
@@ -132,7 +132,7 @@ def _keys(folder: Path) -> Finding:
 
 
 def _record(url: str) -> Finding:
-    from posterase.record.database import HEAD, Database
+    from posterase.record.store.database import HEAD, Database
 
     try:
         database = Database(url)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from posterase.draws.draws import Draws
-from posterase.interfaces.builders import Fit
 from posterase.ladder.erase import expect_refit, planned
 from posterase.ladder.policy import Policy
 from posterase.methods.base import Eraser
@@ -17,6 +16,7 @@ from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.timing import time_gradient
+from posterase.projects.builders import Fit
 from posterase.runtime.progress import approximate
 
 SHOWN = 10

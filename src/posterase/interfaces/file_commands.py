@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posterase.errors import InputFileError, OutputError, PosteraseError
-from posterase.interfaces.advice import as_options
 from posterase.interfaces.exit_status import REFUSED
-from posterase.interfaces.meshes import MeshName, is_first, mesh_of
 from posterase.interfaces.output import CONTAINS, Said, print_line
 from posterase.interfaces.record_options import KeysFolder, keys_folder
+from posterase.projects.advice import as_options
+from posterase.projects.meshes import MeshName, is_first, mesh_of
 from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from posterase.draws.draws import Draws
-    from posterase.interfaces.builders import Fit
-    from posterase.interfaces.jobs import Job, Selection
     from posterase.ladder.erase import Erasure
     from posterase.ladder.policy import Verdict
     from posterase.metrics.table import Assessment
     from posterase.plotting.figures import Sample
-    from posterase.record.keyring import Keys
+    from posterase.projects.builders import Fit
+    from posterase.projects.jobs import Job, Selection
+    from posterase.record.ledger.keyring import Keys
 
 PREPROCESSING = (
     "Was anything (means, scales) computed from all rows before the fit? In words; none; or empty if unknown"
@@ -127,8 +127,8 @@ def erase(
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
-    from posterase.interfaces.jobs import Job, policy_flags
     from posterase.ladder.erase import erase as erased
+    from posterase.projects.jobs import Job, policy_flags
 
     entries = (
         policy_flags(policy or []) | ({} if ess is None else {"ess": ess}) | ({"refit": False} if no_refit else {})
@@ -221,7 +221,7 @@ def _near(path: Path) -> Path:
 
 
 def _loaded(folder: Path | None) -> Keys:
-    from posterase.record.keyring import load_keys
+    from posterase.record.ledger.keyring import load_keys
 
     return load_keys(folder or keys_folder())
 
@@ -296,7 +296,7 @@ class _Finished:
         return assess(fit.model, fit.draws, self.result, refits, key=seed, progress=self.said.progress)
 
     def _certificate(self, after: Path) -> bytes:
-        from posterase.interfaces.job_certificate import attest
+        from posterase.projects.certificate import attest
 
         assert self.keys is not None
         return attest(
@@ -344,8 +344,8 @@ def assess(
     Example: `posterase assess fit.nc --rows 3,17 --after kept.nc --refit refit-1.nc --refit refit-2.nc`
     """
     from posterase.draws.draws import Draws
-    from posterase.interfaces.jobs import Job
     from posterase.metrics.assessment import assess as assessed
+    from posterase.projects.jobs import Job
 
     selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
     flags = {**selected, "seed": seed, "mesh": mesh}

@@ -26,7 +26,7 @@ from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
 from posterase.errors import PosteraseError
-from posterase.interfaces.advice import as_options
+from posterase.projects.advice import as_options
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; the exit status tells the rest.")]

@@ -19,10 +19,10 @@ from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, Reco
 from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
-    from posterase.record.ledger import Verified
+    from posterase.record.ledger.ledger import Verified
+    from posterase.record.ledger.signed_note import PublicKey
     from posterase.record.record import Record
     from posterase.record.requests import Request
-    from posterase.record.signed_notes import PublicKey
 
 requests = Commands(help="Requests to erase: hand in, list, run, prove.", no_args_is_help=True)
 keys = Commands(help="The keys that a record is signed and sealed with.", no_args_is_help=True)
@@ -45,7 +45,7 @@ def _states() -> list[str]:
 @contextmanager
 def opened_record(url: str, folder: Path | None) -> Iterator[Record]:
     """The record; what a process that died has left is finished or undone first."""
-    from posterase.record.opening import open_record
+    from posterase.record.ledger.opening import open_record
     from posterase.record.runs import recover
 
     record = open_record(url, folder or keys_folder())
@@ -72,7 +72,7 @@ def keys_new(
 
     Example: `posterase keys new example.org/erasures --keys keys`
     """
-    from posterase.record.keyring import PUBLIC, new_keys
+    from posterase.record.ledger.keyring import PUBLIC, new_keys
 
     place = folder or keys_folder()
     made = new_keys(place, name)
@@ -88,7 +88,7 @@ def keys_show(said: Said, folder: KeysFolder = None) -> None:
 
     Example: `posterase keys show --keys keys`
     """
-    from posterase.record.keyring import load_keys
+    from posterase.record.ledger.keyring import load_keys
 
     public = load_keys(folder or keys_folder()).public
     typer.echo(public)
@@ -104,7 +104,7 @@ def keys_rotate(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFold
     Example: `posterase keys rotate --keys keys`
     """
     with opened_record(record, folder) as opened:
-        from posterase.record.keyring import promote_staged, rotated, stage_signer
+        from posterase.record.ledger.keyring import promote_staged, rotated, stage_signer
 
         with opened.database.locked(CHANGE_OF_KEYS) as held:
             if held is None:
@@ -140,8 +140,8 @@ def requests_register(
     Example: `posterase requests register radon.toml`
     """
     with opened_record(record, folder) as opened:
-        from posterase.interfaces.projects import open_project, policy_of
-        from posterase.record.project import Project
+        from posterase.projects.loading import open_project, policy_of
+        from posterase.projects.spec import Project
 
         project = Project.read(file)
         policy_of(project)
@@ -209,8 +209,8 @@ def requests_list(
     Example: `posterase requests list --due-within 7d`
     """
     with opened_record(record, folder) as opened:
+        from posterase.record.deadlines import span_of
         from posterase.record.requests import OPEN, states_of
-        from posterase.record.times import span_of
 
         now = opened.clock()
         before = None if due_within is None else now + span_of(due_within)
@@ -312,9 +312,9 @@ def requests_run(
     Example: `posterase requests run radon --due-within 7d`
     """
     with opened_record(record, folder) as opened:
-        from posterase.interfaces.projects import open_project
+        from posterase.projects.loading import open_project
+        from posterase.record.deadlines import span_of
         from posterase.record.runs import run
-        from posterase.record.times import span_of
 
         span = None if due_within is None else span_of(due_within)
         ran = run(opened, project, open_project, due_within=span, keep_old=keep_old, report=said.step)
@@ -382,8 +382,8 @@ def verify(
     Example: `posterase verify ledger.jsonl --key public.key --certificate certificate.json`
     """
     from posterase.record.certificate import read
-    from posterase.record.keyring import load_public_key
-    from posterase.record.ledger import verify as verify_lines
+    from posterase.record.ledger.keyring import load_public_key
+    from posterase.record.ledger.ledger import verify as verify_lines
 
     trusted = [load_public_key(each) for each in key]
     documents = {each: _read(each) for each in certificate or []}

@@ -33,9 +33,9 @@ def requests_work(
     """
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once
-    from posterase.interfaces.projects import open_project
     from posterase.interfaces.worker import Worker
-    from posterase.record.times import span_of
+    from posterase.projects.loading import open_project
+    from posterase.record.deadlines import span_of
 
     due_within = None if run_due_within is None else span_of(run_due_within)
     place = folder or keys_folder()
@@ -69,7 +69,7 @@ def serve(
         raise InvalidOptionError("HTTPS needs a certificate and its key.", "give --ssl-certificate and --ssl-key.")
     from posterase.interfaces.service.serve import serve as run_service
     from posterase.interfaces.service.settings import Settings
-    from posterase.record.times import span_of
+    from posterase.record.deadlines import span_of
 
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once

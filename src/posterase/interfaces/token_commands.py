@@ -33,7 +33,7 @@ def tokens_new(
     Example: `posterase tokens new "privacy desk" --role submit --expires 90d`
     """
     with opened_record(record, folder) as opened:
-        from posterase.record.times import span_of
+        from posterase.record.deadlines import span_of
         from posterase.record.tokens import make_token
 
         span = None if expires is None else span_of(expires)

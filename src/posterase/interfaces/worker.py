@@ -16,8 +16,9 @@ from pathlib import Path
 from types import FrameType
 
 from posterase.errors import KeyFileError, PosteraseError, RecordError
-from posterase.record.opening import open_record
-from posterase.record.orders import (
+from posterase.record.ledger.opening import open_record
+from posterase.record.record import Record
+from posterase.record.run_queue import (
     Order,
     begin_order,
     end_order,
@@ -27,7 +28,6 @@ from posterase.record.orders import (
     place_order,
     say_of_order,
 )
-from posterase.record.record import Record
 from posterase.record.runs import Opener, recover, run
 from posterase.runtime.progress import told_to
 

@@ -12,15 +12,15 @@ from posterase.runtime.optional import need
 need("sqlalchemy", "the record", "record")
 need("cryptography", "the record", "record")
 
-from posterase.record.keyring import Keys as Keys  # noqa: E402 (after the check that they can be imported)
-from posterase.record.keyring import load_keys as load_keys  # noqa: E402
-from posterase.record.keyring import load_public_key as load_public_key  # noqa: E402
-from posterase.record.keyring import new_keys as new_keys  # noqa: E402
-from posterase.record.ledger import Entry as Entry  # noqa: E402
-from posterase.record.ledger import Verified as Verified  # noqa: E402
-from posterase.record.ledger import verify as verify  # noqa: E402
-from posterase.record.opening import open_record as open_record  # noqa: E402
-from posterase.record.project import Project as Project  # noqa: E402
+from posterase.projects.spec import Project as Project  # noqa: E402
+from posterase.record.ledger.keyring import Keys as Keys  # noqa: E402 (after the check that they can be imported)
+from posterase.record.ledger.keyring import load_keys as load_keys  # noqa: E402
+from posterase.record.ledger.keyring import load_public_key as load_public_key  # noqa: E402
+from posterase.record.ledger.keyring import new_keys as new_keys  # noqa: E402
+from posterase.record.ledger.ledger import Entry as Entry  # noqa: E402
+from posterase.record.ledger.ledger import Verified as Verified  # noqa: E402
+from posterase.record.ledger.ledger import verify as verify  # noqa: E402
+from posterase.record.ledger.opening import open_record as open_record  # noqa: E402
 from posterase.record.record import Record as Record  # noqa: E402
 from posterase.record.requests import Added as Added  # noqa: E402
 from posterase.record.requests import Request as Request  # noqa: E402

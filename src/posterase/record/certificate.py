@@ -15,10 +15,10 @@ from typing import Any
 
 from posterase.draws.origins import ORIGINS
 from posterase.errors import LedgerError
-from posterase.record.canonical import canonical, parsed
-from posterase.record.keyring import Keys
-from posterase.record.merkle import Tree
-from posterase.record.signed_notes import PublicKey
+from posterase.record.ledger.canonical import canonical, parsed
+from posterase.record.ledger.keyring import Keys
+from posterase.record.ledger.merkle import Tree
+from posterase.record.ledger.signed_note import PublicKey
 
 SCHEMA = "posterase-certificate-1"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from posterase.record import schema
-from posterase.record.project import Project
+from posterase.projects.spec import Project
+from posterase.record.deadlines import text_of
 from posterase.record.record import Record, definition_of
 from posterase.record.requests import OPEN, State
-from posterase.record.times import text_of
+from posterase.record.store import schema
 
 
 @dataclasses.dataclass(frozen=True)

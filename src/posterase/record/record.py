@@ -30,19 +30,20 @@ from posterase.errors import (
     RequestError,
     WrongStateError,
 )
-from posterase.record import ledger, schema
-from posterase.record.canonical import canonical
-from posterase.record.database import HEAD, Begin, Database
-from posterase.record.keyring import Keys
-from posterase.record.merkle import Tree
-from posterase.record.privacy import mentions, written
-from posterase.record.project import NAME as PROJECT
-from posterase.record.project import Project
-from posterase.record.purge import owned
-from posterase.record.replay import check_tables, folder_digest
+from posterase.projects.spec import NAME as PROJECT
+from posterase.projects.spec import Project
+from posterase.record.deadlines import due, now, regulation_of, text_of, time_of
+from posterase.record.ledger import ledger
+from posterase.record.ledger.canonical import canonical
+from posterase.record.ledger.consistency import check_tables, folder_digest
+from posterase.record.ledger.keyring import Keys
+from posterase.record.ledger.merkle import Tree
+from posterase.record.ledger.signed_note import PublicKey, Signer
+from posterase.record.owned_files import owned
+from posterase.record.redaction import mentions, written
 from posterase.record.requests import OPEN, Added, Request, State, request_id
-from posterase.record.signed_notes import PublicKey, Signer
-from posterase.record.times import due, now, regulation_of, text_of, time_of
+from posterase.record.store import schema
+from posterase.record.store.database import HEAD, Begin, Database
 from posterase.runtime.files import written_whole
 
 TOLERANCE = dt.timedelta(minutes=5)

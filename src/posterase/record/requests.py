@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 from posterase.errors import RequestError
-from posterase.record.times import Regulation, time_of
+from posterase.record.deadlines import Regulation, time_of
 
 State = Literal["pending", "in_progress", "completed", "refused", "cancelled"]
 

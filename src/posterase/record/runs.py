@@ -40,16 +40,16 @@ from posterase.errors import (
     RecordError,
     RequestError,
 )
-from posterase.record import schema
-from posterase.record.canonical import canonical
+from posterase.projects.spec import Project, definition_digest
 from posterase.record.certificate import NOTHING_HELD, issue
-from posterase.record.database import Begin
-from posterase.record.privacy import certified, redact
-from posterase.record.project import Project, definition_digest
-from posterase.record.purge import delete, digest_of, others, owned, sync
+from posterase.record.deadlines import text_of
+from posterase.record.ledger.canonical import canonical
+from posterase.record.owned_files import delete, digest_of, others, owned, sync
 from posterase.record.record import Change, Record, definition_of
+from posterase.record.redaction import certified, redact
 from posterase.record.requests import Request
-from posterase.record.times import text_of
+from posterase.record.store import schema
+from posterase.record.store.database import Begin
 
 NOT_REACHED = (
     "backups and copies of the draws, of their data and of anything computed from them",

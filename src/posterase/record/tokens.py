@@ -20,9 +20,9 @@ from typing import Any, Literal, get_args
 import sqlalchemy as sa
 
 from posterase.errors import NotFoundError, RequestError, WrongStateError
-from posterase.record import schema
+from posterase.record.deadlines import text_of, time_of
 from posterase.record.record import Record
-from posterase.record.times import text_of, time_of
+from posterase.record.store import schema
 
 Role = Literal["submit", "operate", "audit"]
 """Who submits hands requests in and follows those whose ids they know; who operates also lists, extends and runs them;

@@ -36,13 +36,13 @@ from posterase.interfaces.service.schemas import (
     problem,
     status_of,
 )
-from posterase.record.orders import open_orders, order, place_order
+from posterase.projects.spec import Project
+from posterase.record.deadlines import span_of
 from posterase.record.overview import Standing, standings
-from posterase.record.project import Project
 from posterase.record.record import Record
 from posterase.record.requests import OPEN, State, states_of
 from posterase.record.requests import Request as Asked
-from posterase.record.times import span_of
+from posterase.record.run_queue import open_orders, order, place_order
 from posterase.record.tokens import Role
 from posterase.version import __version__
 
@@ -223,7 +223,7 @@ def _project_state(standing: Standing) -> ProjectState:
 
 def budget_of(project: Project) -> float:
     """What repeated erasures may add up to. What knows policies knows jax: it is imported where it is asked."""
-    from posterase.interfaces.projects import policy_of
+    from posterase.projects.loading import policy_of
 
     return policy_of(project).budget
 

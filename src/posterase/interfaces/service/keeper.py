@@ -10,8 +10,8 @@ from typing import TypeVar
 from anyio import CapacityLimiter, to_thread
 
 from posterase.errors import KeyFileError
-from posterase.record.keyring import load_keys
-from posterase.record.opening import open_record
+from posterase.record.ledger.keyring import load_keys
+from posterase.record.ledger.opening import open_record
 from posterase.record.record import Record
 
 T = TypeVar("T")

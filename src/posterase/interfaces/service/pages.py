@@ -37,12 +37,12 @@ from posterase.interfaces.service.guards import CONTENT, PAGES, SIGN_IN, Caller,
 from posterase.interfaces.service.sessions import cookie_name, new_session
 from posterase.interfaces.service.settings import Settings
 from posterase.record.certificate import page as certificate_page
-from posterase.record.orders import newest_order, order_of, place_order
+from posterase.record.deadlines import LAWS, Regulation, now, text_of
 from posterase.record.overview import counts, late, standings
 from posterase.record.record import Record
 from posterase.record.requests import OPEN, states_of
 from posterase.record.requests import Request as Asked
-from posterase.record.times import LAWS, Regulation, now, text_of
+from posterase.record.run_queue import newest_order, order_of, place_order
 from posterase.record.tokens import end_session, token_of
 
 router = APIRouter(include_in_schema=False)

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
-from posterase.record.orders import Order
+from posterase.record.deadlines import Regulation
 from posterase.record.requests import API_VERSION, Request, State
-from posterase.record.times import Regulation
+from posterase.record.run_queue import Order
 
 IDENTITY = "controller_customer_id"
 """The kind of identity that a project's column of subjects holds: whatever the controller calls its customers."""

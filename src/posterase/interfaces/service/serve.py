@@ -19,7 +19,7 @@ from posterase.interfaces.service.app import create_app
 from posterase.interfaces.service.connections import Connection
 from posterase.interfaces.service.keeper import Keeper
 from posterase.interfaces.service.settings import Settings
-from posterase.record.opening import open_record
+from posterase.record.ledger.opening import open_record
 from posterase.record.runs import recover
 
 AGAIN_S = 2.0

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 
-from posterase.record.keyring import Keys
+from posterase.record.ledger.keyring import Keys
 
 WRITTEN = re.compile(r"([0-9a-f]{16})\.(\d{1,12})\.([0-9a-f]{16})\.([0-9a-f]{64})")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 
-from posterase.record.ledger import Entry
+from posterase.record.deadlines import time_of
+from posterase.record.ledger.ledger import Entry
 from posterase.record.requests import OPEN, Request
-from posterase.record.times import time_of
 
 HAPPENED = {
     "request.received": "Received",

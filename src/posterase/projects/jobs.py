@@ -30,9 +30,9 @@ from posterase.data.conditions import parsed
 from posterase.data.selection import RowTable
 from posterase.draws.draws import Draws
 from posterase.errors import JobError, OutputError, PosteraseError, RowsError
-from posterase.interfaces.builders import Builder, Fit, builder, open_stored, policy_from
-from posterase.interfaces.meshes import check_mesh
 from posterase.ladder.policy import Policy
+from posterase.projects.builders import Builder, Fit, builder, open_stored, policy_from
+from posterase.projects.meshes import check_mesh
 from posterase.runtime.files import check_writable, read_toml
 from posterase.runtime.text import FUNCTION, did_you_mean, written
 

@@ -9,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from posterase.errors import LedgerError
-from posterase.record import schema
-from posterase.record.ledger import Entry
-from posterase.record.project import Project, definition_digest
+from posterase.projects.spec import Project, definition_digest
+from posterase.record.ledger.ledger import Entry
+from posterase.record.store import schema
 
 STATES = {
     "request.received": "pending",

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from posterase.interfaces.builders import Fit
-from posterase.interfaces.projects import ASSUMPTIONS, Tried, data_digest, hardware, versions
 from posterase.ladder.erase import Erasure
-from posterase.record.canonical import canonical
+from posterase.projects.builders import Fit
+from posterase.projects.loading import ASSUMPTIONS, Tried, data_digest, hardware, versions
 from posterase.record.certificate import issue_alone
-from posterase.record.keyring import Keys
-from posterase.record.privacy import certified, redact
-from posterase.record.purge import digest_of
+from posterase.record.deadlines import now, text_of
+from posterase.record.ledger.canonical import canonical
+from posterase.record.ledger.keyring import Keys
+from posterase.record.owned_files import digest_of
+from posterase.record.redaction import certified, redact
 from posterase.record.runs import NOT_REACHED
-from posterase.record.times import now, text_of
 
 OLD_DRAWS = "the draws before, which are still in their file"
 BY_WHOEVER_ASKED = "the rows that were named are all that were to be erased"

@@ -26,12 +26,12 @@ from posterase.errors import (
     PosteraseError,
     ProjectError,
 )
-from posterase.interfaces.advice import as_settings
-from posterase.interfaces.builders import builder, open_stored, policy_from
 from posterase.ladder.erase import Erasure, erase
 from posterase.ladder.policy import Policy
 from posterase.model.base import AbstractModel
-from posterase.record.project import Project
+from posterase.projects.advice import as_settings
+from posterase.projects.builders import builder, open_stored, policy_from
+from posterase.projects.spec import Project
 from posterase.record.runs import Facts, WasErased, place_of
 from posterase.runtime.text import did_you_mean, written
 from posterase.version import __version__

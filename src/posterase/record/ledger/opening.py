@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from posterase.errors import KeyFileError
-from posterase.record.keyring import load_keys, promote_staged, staged_keys
+from posterase.record.ledger.keyring import load_keys, promote_staged, staged_keys
 from posterase.record.record import Record
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from posterase.errors import ProjectError
-from posterase.record.canonical import canonical
+from posterase.record.ledger.canonical import canonical
 from posterase.runtime.files import read_toml
 from posterase.runtime.text import FUNCTION, did_you_mean
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path, PurePath
 
 from posterase.errors import ProjectError
-from posterase.record.project import Project
+from posterase.projects.spec import Project
 
 HARMLESS = frozenset(
     [".py", ".pyc", ".pyi", ".toml", ".md", ".rst", ".stan", ".cfg", ".ini", ".yaml", ".yml", ".key", ""]

@@ -13,10 +13,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from posterase.errors import NotFoundError
-from posterase.record import schema
+from posterase.record.deadlines import text_of, time_of
 from posterase.record.record import Record
 from posterase.record.requests import Request
-from posterase.record.times import text_of, time_of
+from posterase.record.store import schema
 
 PENDING = "pending until a worker begins"
 

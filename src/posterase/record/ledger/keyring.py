@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from posterase.errors import KeyFileError
-from posterase.record.signed_notes import NAME, PublicKey, Signer
+from posterase.record.ledger.signed_note import NAME, PublicKey, Signer
 from posterase.runtime.files import make_folder
 
 SIGNING, PSEUDONYMS, PUBLIC = "signing.key", "pseudonyms.key", "public.key"

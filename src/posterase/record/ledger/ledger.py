@@ -18,10 +18,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, NoteError, RequestError
-from posterase.record.canonical import canonical, parsed
-from posterase.record.merkle import Tree
-from posterase.record.signed_notes import Checkpoint, PublicKey, Signer, opened, signed
-from posterase.record.times import text_of, time_of
+from posterase.record.deadlines import text_of, time_of
+from posterase.record.ledger.canonical import canonical, parsed
+from posterase.record.ledger.merkle import Tree
+from posterase.record.ledger.signed_note import Checkpoint, PublicKey, Signer, opened, signed
 
 FORMAT, VERSION = "posterase-ledger", 1
 

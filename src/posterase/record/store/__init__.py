@@ -1,0 +1,1 @@
+"""The database that the record is kept in, and its migrations."""
