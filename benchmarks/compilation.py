@@ -102,7 +102,7 @@ def in_a_process(call: str, folder: str) -> dict[str, Any]:
 
 def demo(folder: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "posterase.interfaces.cli", "demo", "--quiet", "--out", out]
+        command = [sys.executable, "-m", "posterase.cli.main", "demo", "--quiet", "--out", out]
         began = time.perf_counter()
         subprocess.run(command, env={**os.environ, VARIABLE: folder}, capture_output=True, check=True)
         seconds = time.perf_counter() - began

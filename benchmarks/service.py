@@ -70,7 +70,7 @@ def _loaded(what: str, url: str, folder: Path) -> Iterator[Ratio]:
 def served(url: str, folder: Path) -> Iterator[str]:
     """The service in a process of its own, without a worker."""
     words = ["serve", "--port", "0", "--workers", "0", "--rate", "1000000", "--json", "--record", url]
-    command = [sys.executable, "-m", "posterase.interfaces.cli", *words, "--keys", str(folder / "keys")]
+    command = [sys.executable, "-m", "posterase.cli.main", *words, "--keys", str(folder / "keys")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from tests.databases import missing as no_server
 from tests.databases import new_database, postgresql_server
 
-from posterase.interfaces.doctor import EXTRAS
+from posterase.cli.doctor import EXTRAS
 from release.environments import ROOT, CheckError, new, project, pythons, uv, versions, wheel
 from release.run_uses import missing, script, use
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import httpx
 import uvicorn
 
-from posterase.interfaces.service.app import create_app
-from posterase.interfaces.service.connections import Connection
-from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.settings import Settings
 from posterase.projects.spec import Project
 from posterase.record.ledger.keyring import new_keys
 from posterase.record.record import Record
+from posterase.service.app import create_app
+from posterase.service.async_record import Keeper
+from posterase.service.connections import Connection
+from posterase.service.settings import Settings
 from tests.small_erasures import new_draws
 
 NAME = "example.org/erasures"
@@ -63,7 +63,7 @@ def client(address: str, secret: str | None = None) -> httpx.Client:
 WORKER = """
 import sys
 from pathlib import Path
-from posterase.interfaces.worker import Worker
+from posterase.service.worker import Worker
 from tests.small_erasures import opener
 url, folder, delay, grace, parent = sys.argv[1:]
 print("ready", flush=True)

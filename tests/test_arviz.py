@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 import posterase as pe
 from posterase.bridges.arviz import with_groups
+from posterase.cli.exit_status import ERROR, REFUSED, STOPPED
+from posterase.cli.main import app, main
 from posterase.draws import io
 from posterase.errors import AmbiguousRowsError
-from posterase.interfaces.cli import app, main
-from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from tests.oracles import LinearRegression
 
 ORACLE = LinearRegression.make()

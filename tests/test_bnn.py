@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from posterase.cli import network_runs
+from posterase.cli.main import app
+from posterase.cli.output import Said
 from posterase.errors import DivergedError, InputFileError, InvalidOptionError, OutputError
 from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables, grids
 from posterase.experiments.stages import Stages
-from posterase.interfaces import network_runs
-from posterase.interfaces.cli import app
-from posterase.interfaces.output import Said
 
 TINY = dataclasses.replace(
     bnn.PAPER["digits"][0],

@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posterase.interfaces.service.settings import Settings
 from posterase.record.ledger.ledger import verify
 from posterase.record.record import Record
 from posterase.record.run_queue import place_order
 from posterase.record.runs import run
 from posterase.record.tokens import make_token
+from posterase.service.settings import Settings
 from tests.browsers import chromium, launched
 from tests.services import new_record, serving, until, working
 from tests.small_erasures import opener
@@ -217,7 +217,7 @@ def posterase(folder, *words):
 
 
 def command(*words):
-    return [sys.executable, "-m", "posterase.interfaces.cli", *words]
+    return [sys.executable, "-m", "posterase.cli.main", *words]
 
 
 def environment(folder):

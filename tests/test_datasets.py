@@ -22,10 +22,10 @@ import pytest
 from typer.testing import CliRunner
 
 from posterase import errors
+from posterase.cli import data as commands
+from posterase.cli.main import app
 from posterase.experiments import datasets
 from posterase.experiments.datasets import File, Source
-from posterase.interfaces import data_commands
-from posterase.interfaces.cli import app
 
 RNG = np.random.default_rng(0)
 GREY = {part: RNG.integers(0, 256, (n, 4, 5), dtype=np.uint8) for part, n in (("train", 3), ("t10k", 2))}
@@ -343,7 +343,7 @@ def test_digits():
 
 
 def test_optional_libraries_are_imported_where_they_are_used():
-    for module in (datasets, data_commands):
+    for module in (datasets, commands):
         top = [ast.unparse(node) for node in ast.parse(Path(module.__file__).read_text()).body]
         assert not [line for line in top if re.match(r"(import|from) (pooch|sklearn|requests)", line)]
 

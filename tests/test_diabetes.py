@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from posterase import __version__
+from posterase.cli import main, reproduce
 from posterase.experiments import diabetes, one_person
-from posterase.interfaces import cli, reproduce_commands
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,8 +36,8 @@ def test_the_demo_erases_one_person(monkeypatch, tmp_path):
         return diabetes.Exact(diabetes.load(), rows).sample(np.random.default_rng(seed))
 
     monkeypatch.setattr(one_person, "_fit", fit)
-    monkeypatch.setattr(reproduce_commands, "_reproduce_gmm", lambda *_, **__: {"results": {}, "files": []})
-    done = CliRunner().invoke(cli.app, ["demo", "--out", str(tmp_path), "--json"])
+    monkeypatch.setattr(reproduce, "_reproduce_gmm", lambda *_, **__: {"results": {}, "files": []})
+    done = CliRunner().invoke(main.app, ["demo", "--out", str(tmp_path), "--json"])
     told = json.loads(done.stdout)
     assert told["files"] == [str(tmp_path / "one-person.png"), str(tmp_path / "one-person.json")]
     assert (tmp_path / "one-person.png").stat().st_size > 20_000
@@ -71,13 +71,13 @@ def test_mistakes_end_in_a_sentence(tmp_path):
 def test_version_and_help():
     assert run("--version").stdout == f"posterase {__version__}\n"
     for words in (["demo"], ["reproduce", "gmm"]):
-        assert f"posterase {' '.join(words)} " in CliRunner().invoke(cli.app, [*words, "--help"]).output
+        assert f"posterase {' '.join(words)} " in CliRunner().invoke(main.app, [*words, "--help"]).output
 
 
 def test_without_matplotlib(monkeypatch, tmp_path, requests):
     monkeypatch.setattr(diabetes, "run", lambda *_, **__: requests)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = CliRunner().invoke(cli.app, ["reproduce", "diabetes", "--out", str(tmp_path)])
+    result = CliRunner().invoke(main.app, ["reproduce", "diabetes", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "pip install 'posterase[plots]'" in " ".join(result.output.split())
     assert list(tmp_path.iterdir()) == []

@@ -8,8 +8,8 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from posterase.bridges.stan.programs import compiler
-from posterase.interfaces import doctor
-from posterase.interfaces.cli import app
+from posterase.cli import doctor
+from posterase.cli.main import app
 from posterase.record.ledger.keyring import new_keys
 
 

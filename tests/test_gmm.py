@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 import posterase as pe
+from posterase.cli import main
 from posterase.experiments import gmm
-from posterase.interfaces import cli
 
 SMALL = gmm.Settings(
     points=400, removed_per_cluster=80, iterations=400, neumann_order=8, chains=2, draws=10, thin=10, seed=1
@@ -96,7 +96,7 @@ def small_settings(monkeypatch):
 def test_reproduce_writes_table_figure_and_results(monkeypatch, tmp_path):
     small_settings(monkeypatch)
     tmp_path /= "[old]"
-    result = CliRunner().invoke(cli.app, ["reproduce", "gmm", "--sampler", "sghmc", "--out", str(tmp_path)])
+    result = CliRunner().invoke(main.app, ["reproduce", "gmm", "--sampler", "sghmc", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert result.output.count("[old]") == 3
     assert "floor: retrained twice" in result.output

@@ -17,6 +17,9 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
+from posterase.cli.dry_run import DryRun
+from posterase.cli.exit_status import ERROR, REFUSED, STOPPED
+from posterase.cli.main import app, main
 from posterase.draws.origins import ORIGINS
 from posterase.errors import (
     EmptyRemovalError,
@@ -29,9 +32,6 @@ from posterase.errors import (
     OutputError,
     RowsError,
 )
-from posterase.interfaces.cli import app, main
-from posterase.interfaces.dry_run import DryRun
-from posterase.interfaces.exit_status import ERROR, REFUSED, STOPPED
 from posterase.projects import builders
 from posterase.projects.jobs import Job, ids
 from posterase.record.certificate import CAUTIONS, page, schema
@@ -399,7 +399,7 @@ def test_all_files_are_written_or_none(here, monkeypatch):
     def fails(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("posterase.interfaces.report.page", fails)
+    monkeypatch.setattr("posterase.report.report.page", fails)
     (here / "job.toml").write_text(JOB.replace('certificate = "certificate.json"\n', ""))
     before = sorted(here.iterdir())
     assert ended(monkeypatch, "erase", "job.toml") == STOPPED

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode, checks, openapi
 
-from posterase.interfaces.service.settings import Settings
 from posterase.record.tokens import make_token
+from posterase.service.settings import Settings
 from tests.databases import new_database
 from tests.services import new_record, serving
 

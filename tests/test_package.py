@@ -196,7 +196,7 @@ def test_the_wheel_holds_types_and_data(tmp_path):
     assert {"posterase/experiments/diabetes.csv", "posterase/bridges/stan/library.cpp"} <= set(names)
     assert {"posterase/bridges/stan/sampler.cpp", "posterase/bridges/stan/model_base.hpp"} <= set(names)
     assert {"posterase/record/certificate.schema.json", "posterase/record/store/migrations/env.py"} <= set(names)
-    service = "posterase/interfaces/service"
+    service = "posterase/cli/service"
     assert {f"{service}/templates/base.html", f"{service}/static/style.css", f"{service}/static/live.js"} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not any(name.startswith("tests") for name in names)
@@ -223,7 +223,7 @@ def test_names_are_where_they_are_said_to_be():
 
 def test_nothing_heavy_is_imported_before_it_is_used():
     heavy = "jax", "equinox", "scipy", "xarray", "pandas", "sqlalchemy", "fastapi"
-    code = f"import posterase, posterase.interfaces.cli, sys; print([m for m in {heavy} if m in sys.modules])"
+    code = f"import posterase, posterase.cli.main, sys; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

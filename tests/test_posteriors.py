@@ -11,9 +11,9 @@ from numpyro.infer.util import log_density
 from typer.testing import CliRunner
 
 import posterase as pe
+from posterase.cli.main import app
 from posterase.experiments import posterior_bench
 from posterase.experiments.posteriors import POSTERIORS, arguments, reference_draws
-from posterase.interfaces.cli import app
 from tests.test_numpyro import assert_densities
 
 FOLDER = Path(__file__).parent / "posteriordb"

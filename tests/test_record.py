@@ -19,10 +19,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from posterase.errors import ClockError, KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
 from posterase.projects.spec import Project, definition_digest
+from posterase.record.consistency import folder_digest
 from posterase.record.deadlines import due, span_of, text_of, time_of
 from posterase.record.ledger import opening
 from posterase.record.ledger.canonical import canonical
-from posterase.record.ledger.consistency import folder_digest
 from posterase.record.ledger.keyring import (
     Keys,
     load_keys,
@@ -34,8 +34,8 @@ from posterase.record.ledger.keyring import (
     staged_keys,
 )
 from posterase.record.ledger.ledger import verify
-from posterase.record.ledger.opening import open_record
 from posterase.record.ledger.signed_note import Signer
+from posterase.record.opening import open_record
 from posterase.record.record import Record
 from posterase.record.redaction import WITHHELD, mentions, redact, written
 from posterase.record.store import schema

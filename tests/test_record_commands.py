@@ -14,6 +14,11 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
+from posterase.cli import requests
+from posterase.cli.exit_status import BUSY
+from posterase.cli.main import app
+from posterase.cli.record_options import DEFAULT_RECORD
+from posterase.cli.requests import CHANGE_OF_KEYS, opened_record
 from posterase.errors import (
     KeyFileError,
     LedgerError,
@@ -22,11 +27,6 @@ from posterase.errors import (
     ProjectError,
     RequestError,
 )
-from posterase.interfaces import record_commands
-from posterase.interfaces.cli import app
-from posterase.interfaces.exit_status import BUSY
-from posterase.interfaces.record_commands import CHANGE_OF_KEYS, opened_record
-from posterase.interfaces.record_options import DEFAULT_RECORD
 from posterase.projects.spec import Project
 from posterase.record.runs import Ran
 
@@ -310,9 +310,9 @@ def test_nothing_says_whose_rows_they_were(here, capfd):
 
 
 def test_serve_without_its_extra_names_it_first(here, monkeypatch):
-    for name in [each for each in sys.modules if each.startswith("posterase.interfaces.service.")]:
+    for name in [each for each in sys.modules if each.startswith("posterase.service.")]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, "posterase.interfaces.service", raising=False)
+    monkeypatch.delitem(sys.modules, "posterase.service", raising=False)
     monkeypatch.setitem(sys.modules, "fastapi", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'posterase\[service\]'"):
         call("serve")
@@ -336,11 +336,11 @@ def test_who_comes_late_to_change_the_keys_changes_nothing(here, monkeypatch):
     @contextmanager
     def another_was_faster(url, folder):
         with opened_record(url, folder) as opened:
-            monkeypatch.setattr(record_commands, "opened_record", opened_record)
+            monkeypatch.setattr(requests, "opened_record", opened_record)
             call("keys", "rotate")
             yield opened
 
-    monkeypatch.setattr(record_commands, "opened_record", another_was_faster)
+    monkeypatch.setattr(requests, "opened_record", another_was_faster)
     with pytest.raises(KeyFileError, match="use the keys of this record"):
         call("keys", "rotate")
     hand_in("person-03")

@@ -13,7 +13,7 @@ from release import core, extra_uses, fast_tests
 from release.environments import CheckError, project
 
 import posterase as pe
-from posterase.interfaces.doctor import EXTRAS
+from posterase.cli.doctor import EXTRAS
 from tests.test_commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent

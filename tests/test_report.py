@@ -14,13 +14,13 @@ import pytest
 
 import posterase as pe
 from posterase.draws.origins import ORIGINS
-from posterase.interfaces.diagnostics_report import BANNER, NOT_SHOWN, diagnostics_page, diagnostics_report
-from posterase.interfaces.report import MEANINGS, page, report
 from posterase.methods.rejuvenate import RejuvenateDiagnostics, Stage
 from posterase.metrics.table import Assessment, Figure
 from posterase.numerics.weights import Estimate
 from posterase.plotting.figures import samples_of
 from posterase.record.certificate import CAUTIONS
+from posterase.report.diagnostics import BANNER, NOT_SHOWN, diagnostics_page, diagnostics_report
+from posterase.report.report import MEANINGS, page, report
 
 
 @pytest.fixture(scope="module")

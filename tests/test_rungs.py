@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 import posterase as pe
+from posterase.cli import main
 from posterase.experiments import diabetes, figures, rungs
-from posterase.interfaces import cli
 
 QUICK = ("Reweight", "InfluenceShift")
 
@@ -67,7 +67,7 @@ def test_what_is_drawn_are_the_librarys_draws(seen, monkeypatch, tmp_path):
 
 def test_the_command(seen, monkeypatch, tmp_path):
     monkeypatch.setattr(rungs, "run", lambda *_, **__: seen)
-    done = CliRunner().invoke(cli.app, ["reproduce", "rungs", "--json", "--out", str(tmp_path)])
+    done = CliRunner().invoke(main.app, ["reproduce", "rungs", "--json", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert [each["draws"] for each in told["answers"]] == ["before", *QUICK]

@@ -25,13 +25,6 @@ from posterase.errors import (
     RequestError,
     WrongStateError,
 )
-from posterase.interfaces.service import api, connections, pages
-from posterase.interfaces.service.keeper import EXPORTS, Keeper
-from posterase.interfaces.service.rates import MOST, Rates
-from posterase.interfaces.service.serve import serve
-from posterase.interfaces.service.sessions import csrf_of, new_session, session_of
-from posterase.interfaces.service.settings import Settings
-from posterase.interfaces.worker import MOST_ATTEMPTS, PERIOD, Worker
 from posterase.projects.spec import Project
 from posterase.record.certificate import CAUTIONS
 from posterase.record.deadlines import now
@@ -42,6 +35,13 @@ from posterase.record.record import Record
 from posterase.record.run_queue import newest_order, open_orders, order, order_of, place_order
 from posterase.record.store import schema
 from posterase.record.tokens import make_token, revoke_token, token_of, tokens
+from posterase.service import api, connections, pages
+from posterase.service.async_record import EXPORTS, Keeper
+from posterase.service.rate_limit import MOST, Rates
+from posterase.service.serve import serve
+from posterase.service.sessions import csrf_of, new_session, session_of
+from posterase.service.settings import Settings
+from posterase.service.worker import MOST_ATTEMPTS, PERIOD, Worker
 from tests.databases import new_database
 from tests.services import NAME, client, new_record, serving, until, working
 from tests.small_erasures import new_draws, opener, read_draws
@@ -171,7 +171,7 @@ def test_a_token_that_somebody_put_there_is_found(tmp_path):
     ):
         with pytest.raises(LedgerError, match="token"), record.database.writing() as connection:  # noqa: PT012
             connection.execute(change)
-            from posterase.record.ledger.consistency import check_tables
+            from posterase.record.consistency import check_tables
 
             check_tables(connection)  # and the change is undone
     record.verify()

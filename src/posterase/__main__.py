@@ -1,6 +1,6 @@
 """`python -m posterase`: the command line."""
 
-from posterase.interfaces.cli import main
+from posterase.cli.main import main
 
 if __name__ == "__main__":
     main()

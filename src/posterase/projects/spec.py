@@ -17,13 +17,11 @@ Paths are relative to the file. Code is named, never pickled.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
 from posterase.errors import ProjectError
-from posterase.record.ledger.canonical import canonical
 from posterase.runtime.files import read_toml
 from posterase.runtime.text import FUNCTION, did_you_mean
 
@@ -95,11 +93,6 @@ class Project:
         """The file of draws itself, where its name is a link."""
         return (Path(self.folder) / self.draws).resolve()
 
-    @property
-    def digest(self) -> str:
-        """Of everything but where it is."""
-        return definition_digest(self.to_dict())
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON."""
         return dataclasses.asdict(self)
@@ -129,11 +122,6 @@ class Project:
                 f"there is no file {str(project.draws_path)!r}.", "save the draws there as netCDF: draws.save(path)."
             )
         return project
-
-
-def definition_digest(values: dict[str, Any]) -> str:
-    """Of a definition as it is stored, whatever fields projects have got since; where it is does not count."""
-    return f"sha256:{hashlib.sha256(canonical(values | {'folder': ''})).hexdigest()}"
 
 
 def _texts(project: Project, *names: str, optional: bool = False) -> None:

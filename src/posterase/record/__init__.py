@@ -20,7 +20,7 @@ from posterase.record.ledger.keyring import new_keys as new_keys  # noqa: E402
 from posterase.record.ledger.ledger import Entry as Entry  # noqa: E402
 from posterase.record.ledger.ledger import Verified as Verified  # noqa: E402
 from posterase.record.ledger.ledger import verify as verify  # noqa: E402
-from posterase.record.ledger.opening import open_record as open_record  # noqa: E402
+from posterase.record.opening import open_record as open_record  # noqa: E402
 from posterase.record.record import Record as Record  # noqa: E402
 from posterase.record.requests import Added as Added  # noqa: E402
 from posterase.record.requests import Request as Request  # noqa: E402

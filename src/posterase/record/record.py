@@ -32,10 +32,10 @@ from posterase.errors import (
 )
 from posterase.projects.spec import NAME as PROJECT
 from posterase.projects.spec import Project
+from posterase.record.consistency import check_tables, definition_digest, folder_digest
 from posterase.record.deadlines import due, now, regulation_of, text_of, time_of
 from posterase.record.ledger import ledger
 from posterase.record.ledger.canonical import canonical
-from posterase.record.ledger.consistency import check_tables, folder_digest
 from posterase.record.ledger.keyring import Keys
 from posterase.record.ledger.merkle import Tree
 from posterase.record.ledger.signed_note import PublicKey, Signer
@@ -234,7 +234,10 @@ class Record:
         with self.change() as change:
             mine = schema.projects.c.name == project.name
             found = change.connection.execute(sa.select(schema.projects).where(mine)).one_or_none()
-            body: dict[str, Any] = {"definition": project.digest, "folder": folder_digest(project)}
+            body: dict[str, Any] = {
+                "definition": definition_digest(project.to_dict()),
+                "folder": folder_digest(project),
+            }
             if found is None:
                 values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": change.tree.size}
                 change.connection.execute(schema.projects.insert().values(definition=definition, **values))

@@ -40,8 +40,9 @@ from posterase.errors import (
     RecordError,
     RequestError,
 )
-from posterase.projects.spec import Project, definition_digest
+from posterase.projects.spec import Project
 from posterase.record.certificate import NOTHING_HELD, issue
+from posterase.record.consistency import definition_digest
 from posterase.record.deadlines import text_of
 from posterase.record.ledger.canonical import canonical
 from posterase.record.owned_files import delete, digest_of, others, owned, sync

@@ -16,9 +16,17 @@ from starlette.responses import JSONResponse, PlainTextResponse, StreamingRespon
 from starlette.types import Receive, Scope, Send
 
 from posterase.errors import LedgerError
-from posterase.interfaces.service.guards import Caller
-from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.schemas import (
+from posterase.projects.spec import Project
+from posterase.record.deadlines import span_of
+from posterase.record.overview import Standing, standings
+from posterase.record.record import Record
+from posterase.record.requests import OPEN, State, states_of
+from posterase.record.requests import Request as Asked
+from posterase.record.run_queue import open_orders, order, place_order
+from posterase.record.tokens import Role
+from posterase.service.async_record import Keeper
+from posterase.service.middleware import Caller
+from posterase.service.schemas import (
     IDENTITY,
     Discovery,
     Extension,
@@ -36,14 +44,6 @@ from posterase.interfaces.service.schemas import (
     problem,
     status_of,
 )
-from posterase.projects.spec import Project
-from posterase.record.deadlines import span_of
-from posterase.record.overview import Standing, standings
-from posterase.record.record import Record
-from posterase.record.requests import OPEN, State, states_of
-from posterase.record.requests import Request as Asked
-from posterase.record.run_queue import open_orders, order, place_order
-from posterase.record.tokens import Role
 from posterase.version import __version__
 
 WITHDRAWN = "withdrawn by whoever submitted it"

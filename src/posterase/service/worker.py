@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FrameType
 
 from posterase.errors import KeyFileError, PosteraseError, RecordError
-from posterase.record.ledger.opening import open_record
+from posterase.record.opening import open_record
 from posterase.record.record import Record
 from posterase.record.run_queue import (
     Order,

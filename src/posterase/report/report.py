@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from posterase.draws.origins import ORIGINS
-from posterase.interfaces.report_html import bullets, count, fact_table, page_of, section
 from posterase.record.certificate import CAUTIONS, KINDS, VERIFIED
+from posterase.report.html import bullets, count, fact_table, page_of, section
 
 if TYPE_CHECKING:
     from posterase.ladder.erase import Erasure

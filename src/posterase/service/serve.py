@@ -15,12 +15,12 @@ from pathlib import Path
 import uvicorn
 
 from posterase.errors import InvalidOptionError, PosteraseError
-from posterase.interfaces.service.app import create_app
-from posterase.interfaces.service.connections import Connection
-from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.settings import Settings
-from posterase.record.ledger.opening import open_record
+from posterase.record.opening import open_record
 from posterase.record.runs import recover
+from posterase.service.app import create_app
+from posterase.service.async_record import Keeper
+from posterase.service.connections import Connection
+from posterase.service.settings import Settings
 
 AGAIN_S = 2.0
 """Until a worker that ended is started anew; longer each time, where it ends again and again."""
@@ -168,7 +168,7 @@ def worker_command(due_within: str | None, grace_s: float) -> list[str]:
     """What starts a worker of this process."""
     options = ["--grace", f"{grace_s:g}", "--parent", str(os.getpid())]
     due = [] if due_within is None else ["--run-due-within", due_within]
-    return [sys.executable, "-m", "posterase.interfaces.cli", "requests", "work", *options, *due]
+    return [sys.executable, "-m", "posterase.cli.main", "requests", "work", *options, *due]
 
 
 def _hand_back(url: str, folder: Path) -> None:

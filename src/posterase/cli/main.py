@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.markup import escape
 
 import posterase
+from posterase.cli.data import data
+from posterase.cli.exit_status import ERROR, STOPPED
+from posterase.cli.files import assess, erase, report
+from posterase.cli.output import Commands, Said
+from posterase.cli.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.cli.reproduce import bench, demo, reproduce
+from posterase.cli.requests import keys, requests, verify
+from posterase.cli.service import serve
+from posterase.cli.tokens import tokens
 from posterase.errors import PeerLostError, PosteraseError
-from posterase.interfaces.data_commands import data
-from posterase.interfaces.exit_status import ERROR, STOPPED
-from posterase.interfaces.file_commands import assess, erase, report
-from posterase.interfaces.output import Commands, Said
-from posterase.interfaces.record_commands import keys, requests, verify
-from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
-from posterase.interfaces.reproduce_commands import bench, demo, reproduce
-from posterase.interfaces.service_commands import serve
-from posterase.interfaces.token_commands import tokens
 from posterase.projects.advice import as_options
 
 app = Commands(
@@ -68,7 +68,7 @@ def doctor(said: Said, record: RecordUrl = DEFAULT_RECORD, folder: KeysFolder = 
 
     Example: `posterase doctor`
     """
-    from posterase.interfaces.doctor import examine
+    from posterase.cli.doctor import examine
 
     found = list(examine(folder or keys_folder(), record))
     said.json([each._asdict() for each in found])

@@ -13,18 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from posterase.interfaces.output import CONTAINS
-from posterase.interfaces.report import (
-    Facts,
-    asked_section,
-    certificate_section,
-    meanings_section,
-    methods_section,
-    notes_section,
-    objections_of,
-    verdict_section,
-)
-from posterase.interfaces.report_html import bullets, count, folded, page_of, section, table
+from posterase.cli.output import CONTAINS
 from posterase.ladder.erase import Erasure
 from posterase.ladder.policy import epsilon_text
 from posterase.metrics.table import COLUMNS, Assessment
@@ -34,6 +23,17 @@ from posterase.numerics.weights import Estimate, total_variation
 from posterase.plotting import svg
 from posterase.plotting.figures import Sample, moved_most, samples_of
 from posterase.plotting.svg import Bar, Way
+from posterase.report.html import bullets, count, folded, page_of, section, table
+from posterase.report.report import (
+    Facts,
+    asked_section,
+    certificate_section,
+    meanings_section,
+    methods_section,
+    notes_section,
+    objections_of,
+    verdict_section,
+)
 
 BANNER = f"Contains {CONTAINS}. Keep this page no longer than the draws before."
 

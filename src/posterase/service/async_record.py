@@ -11,7 +11,7 @@ from anyio import CapacityLimiter, to_thread
 
 from posterase.errors import KeyFileError
 from posterase.record.ledger.keyring import load_keys
-from posterase.record.ledger.opening import open_record
+from posterase.record.opening import open_record
 from posterase.record.record import Record
 
 T = TypeVar("T")

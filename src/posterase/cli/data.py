@@ -10,10 +10,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from posterase.cli.exit_status import ERROR
+from posterase.cli.output import Commands, Said
 from posterase.errors import DatasetError
 from posterase.experiments import datasets
-from posterase.interfaces.exit_status import ERROR
-from posterase.interfaces.output import Commands, Said
 
 data = Commands(
     help="The data sets of the experiments: what there is, where, and whether it is right.", no_args_is_help=True

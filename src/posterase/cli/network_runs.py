@@ -14,11 +14,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from posterase.cli.output import Said, print_line
+from posterase.cli.progress_bars import bars, shown_on
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
 from posterase.experiments.stages import Stages
-from posterase.interfaces.output import Said, print_line
-from posterase.interfaces.progress_bars import bars, shown_on
 from posterase.runtime.files import make_folder, written_whole
 
 SAMPLERS = ("sgld", "sghmc", "both")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from posterase.interfaces.output import Commands, Said, print_line, print_table
-from posterase.interfaces.record_commands import opened_record
-from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl
+from posterase.cli.output import Commands, Said, print_line, print_table
+from posterase.cli.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl
+from posterase.cli.requests import opened_record
 
 tokens = Commands(help="Tokens of the service: who may hand in, run and see requests.", no_args_is_help=True)
 

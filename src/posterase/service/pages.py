@@ -19,9 +19,17 @@ from fastapi import APIRouter, Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from posterase.errors import PosteraseError
-from posterase.interfaces.report import page as report_page
-from posterase.interfaces.service import words
-from posterase.interfaces.service.api import (
+from posterase.record.certificate import page as certificate_page
+from posterase.record.deadlines import LAWS, Regulation, now, text_of
+from posterase.record.overview import counts, late, standings
+from posterase.record.record import Record
+from posterase.record.requests import OPEN, states_of
+from posterase.record.requests import Request as Asked
+from posterase.record.run_queue import newest_order, order_of, place_order
+from posterase.record.tokens import end_session, token_of
+from posterase.report.report import page as report_page
+from posterase.service import formatting
+from posterase.service.api import (
     AnyCaller,
     Auditor,
     Kept,
@@ -33,17 +41,9 @@ from posterase.interfaces.service.api import (
     ledger,
     verified,
 )
-from posterase.interfaces.service.guards import CONTENT, PAGES, SIGN_IN, Caller, address_of, field
-from posterase.interfaces.service.sessions import cookie_name, new_session
-from posterase.interfaces.service.settings import Settings
-from posterase.record.certificate import page as certificate_page
-from posterase.record.deadlines import LAWS, Regulation, now, text_of
-from posterase.record.overview import counts, late, standings
-from posterase.record.record import Record
-from posterase.record.requests import OPEN, states_of
-from posterase.record.requests import Request as Asked
-from posterase.record.run_queue import newest_order, order_of, place_order
-from posterase.record.tokens import end_session, token_of
+from posterase.service.middleware import CONTENT, PAGES, SIGN_IN, Caller, address_of, field
+from posterase.service.sessions import cookie_name, new_session
+from posterase.service.settings import Settings
 
 router = APIRouter(include_in_schema=False)
 
@@ -53,9 +53,9 @@ EASTERNMOST = dt.timedelta(hours=14)
 STATIC_FILES = Path(__file__).parent / "static"
 
 templates = jinja2.Environment(
-    loader=jinja2.PackageLoader("posterase.interfaces.service"), autoescape=True, undefined=jinja2.StrictUndefined
+    loader=jinja2.PackageLoader("posterase.service"), autoescape=True, undefined=jinja2.StrictUndefined
 )
-templates.globals |= {"words": words, "PAGES": PAGES, "SIGN_IN": SIGN_IN}
+templates.globals |= {"formatting": formatting, "PAGES": PAGES, "SIGN_IN": SIGN_IN}
 
 OURS = re.compile(rf"{PAGES}(?:/[\w.-]+)*(?:\?[\w=&.%-]*)?")
 """Where signing in may lead."""

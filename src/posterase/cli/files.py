@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from posterase.cli.exit_status import REFUSED
+from posterase.cli.output import CONTAINS, Said, print_line
+from posterase.cli.record_options import KeysFolder, keys_folder
 from posterase.errors import InputFileError, OutputError, PosteraseError
-from posterase.interfaces.exit_status import REFUSED
-from posterase.interfaces.output import CONTAINS, Said, print_line
-from posterase.interfaces.record_options import KeysFolder, keys_folder
 from posterase.projects.advice import as_options
 from posterase.projects.meshes import MeshName, is_first, mesh_of
 from posterase.runtime.files import check_writable, written_whole
@@ -189,7 +189,7 @@ def erase(
 
 
 def _print_dry_run(job: Job, said: Said) -> None:
-    from posterase.interfaces.dry_run import dry_run
+    from posterase.cli.dry_run import dry_run
 
     selection, build = job.selection(), job.builder()
     with said.aside.status("opening the draws and their model"):
@@ -252,9 +252,9 @@ class _Finished:
 
     def write(self, targets: Mapping[str, Path], refits: Sequence[Draws]) -> dict[str, Path]:
         """Write all files, or none; of a refusal no draws and no certificate."""
-        from posterase.interfaces.diagnostics_report import diagnostics_page
-        from posterase.interfaces.report import page
         from posterase.plotting.figures import samples_of
+        from posterase.report.diagnostics import diagnostics_page
+        from posterase.report.report import page
 
         result, refused = self.result, not self.result.verdict.accepted
         public, private = self._dated(result.to_dict()), self._dated(result.diagnostics_dict())
@@ -407,9 +407,9 @@ def report(
 
     Example: `posterase report diagnostics.json --before fit.nc --after kept.nc --out diagnostics.html`
     """
-    from posterase.interfaces.diagnostics_report import diagnostics_page
-    from posterase.interfaces.report import page
     from posterase.metrics.table import Assessment
+    from posterase.report.diagnostics import diagnostics_page
+    from posterase.report.report import page
 
     _check_free(out, force)
     if (before is None) != (after is None):

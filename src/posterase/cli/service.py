@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from posterase.cli.output import Said, print_line
+from posterase.cli.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
+from posterase.cli.requests import opened_record, requests
 from posterase.errors import InvalidOptionError
-from posterase.interfaces.output import Said, print_line
-from posterase.interfaces.record_commands import opened_record, requests
-from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 
 DueWithin = Annotated[
     str | None, typer.Option(help="Run what is due so soon by itself: 7d, 36h, 2w. Else only where it is ordered.")
@@ -33,9 +33,9 @@ def requests_work(
     """
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once
-    from posterase.interfaces.worker import Worker
     from posterase.projects.loading import open_project
     from posterase.record.deadlines import span_of
+    from posterase.service.worker import Worker
 
     due_within = None if run_due_within is None else span_of(run_due_within)
     place = folder or keys_folder()
@@ -67,9 +67,9 @@ def serve(
     """
     if (ssl_certificate is None) != (ssl_key is None):
         raise InvalidOptionError("HTTPS needs a certificate and its key.", "give --ssl-certificate and --ssl-key.")
-    from posterase.interfaces.service.serve import serve as run_service
-    from posterase.interfaces.service.settings import Settings
     from posterase.record.deadlines import span_of
+    from posterase.service.serve import serve as run_service
+    from posterase.service.settings import Settings
 
     with opened_record(record, folder):
         pass  # what is wrong is told here, and at once

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from rich.console import Console
 
+from posterase.cli.exit_status import BUSY, ERROR, REFUSED
+from posterase.cli.output import Commands, Said, print_line, print_table
+from posterase.cli.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 from posterase.errors import InvalidOptionError, LedgerError, PosteraseError
-from posterase.interfaces.exit_status import BUSY, ERROR, REFUSED
-from posterase.interfaces.output import Commands, Said, print_line, print_table
-from posterase.interfaces.record_options import DEFAULT_RECORD, KeysFolder, RecordUrl, keys_folder
 from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _states() -> list[str]:
 @contextmanager
 def opened_record(url: str, folder: Path | None) -> Iterator[Record]:
     """The record; what a process that died has left is finished or undone first."""
-    from posterase.record.ledger.opening import open_record
+    from posterase.record.opening import open_record
     from posterase.record.runs import recover
 
     record = open_record(url, folder or keys_folder())
@@ -142,6 +142,7 @@ def requests_register(
     with opened_record(record, folder) as opened:
         from posterase.projects.loading import open_project, policy_of
         from posterase.projects.spec import Project
+        from posterase.record.consistency import definition_digest
 
         project = Project.read(file)
         policy_of(project)
@@ -151,7 +152,14 @@ def requests_register(
         opened.register(project, refitted=refitted, returned=returned)
     rows = found.model.n_rows
     Console().print(f"Project {project.name}: {rows} rows, subjects in {project.subject!r}.", markup=False)
-    said.json({"project": project.name, "rows": rows, "subject": project.subject, "definition": project.digest})
+    said.json(
+        {
+            "project": project.name,
+            "rows": rows,
+            "subject": project.subject,
+            "definition": definition_digest(project.to_dict()),
+        }
+    )
 
 
 @requests.command("add")

@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from posterase.errors import LedgerError
-from posterase.projects.spec import Project, definition_digest
+from posterase.projects.spec import Project
+from posterase.record.ledger.canonical import canonical
 from posterase.record.ledger.ledger import Entry
 from posterase.record.store import schema
 
@@ -121,6 +122,11 @@ def _check_tokens(connection: sa.Connection, expected: dict[str, dict[str, Any]]
         _compare(f"token {row.id}", row._mapping, expected.pop(row.id, {}), OF_TOKENS)
     for missing in expected:
         raise _differs(f"token {missing}", "it is in the ledger and not in the table")
+
+
+def definition_digest(definition: dict[str, Any]) -> str:
+    """Digest of a project's definition as it is stored, without the folder that it is in."""
+    return f"sha256:{hashlib.sha256(canonical(definition | {'folder': ''})).hexdigest()}"
 
 
 def folder_digest(project: Project) -> str:

@@ -21,12 +21,12 @@ from posterase.errors import (
     RequestError,
     WrongStateError,
 )
-from posterase.interfaces.service import api, pages
-from posterase.interfaces.service.guards import PAGES, KnownCallers, SafeHeaders, SmallBodies
-from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.rates import Rates
-from posterase.interfaces.service.schemas import problem
-from posterase.interfaces.service.settings import Settings
+from posterase.service import api, pages
+from posterase.service.async_record import Keeper
+from posterase.service.middleware import PAGES, KnownCallers, SafeHeaders, SmallBodies
+from posterase.service.rate_limit import Rates
+from posterase.service.schemas import problem
+from posterase.service.settings import Settings
 from posterase.version import __version__
 
 STATUS: tuple[tuple[type[PosteraseError], int], ...] = (

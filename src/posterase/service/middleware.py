@@ -17,13 +17,13 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from posterase.errors import RecordError
-from posterase.interfaces.service.keeper import Keeper
-from posterase.interfaces.service.rates import Rates
-from posterase.interfaces.service.schemas import problem
-from posterase.interfaces.service.sessions import Session, cookie_name, csrf_of, same, session_of
-from posterase.interfaces.service.settings import Settings
 from posterase.record.runs import place_of
 from posterase.record.tokens import Token, has_ended, token_by_id, token_of
+from posterase.service.async_record import Keeper
+from posterase.service.rate_limit import Rates
+from posterase.service.schemas import problem
+from posterase.service.sessions import Session, cookie_name, csrf_of, same, session_of
+from posterase.service.settings import Settings
 
 log = logging.getLogger("posterase.service")
 

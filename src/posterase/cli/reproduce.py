@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Console
 
+from posterase.cli.output import Commands, Said, print_line
+from posterase.cli.progress_bars import bars, shown_on
 from posterase.errors import InputFileError, InvalidOptionError, MissingExtraError
-from posterase.interfaces.output import Commands, Said, print_line
-from posterase.interfaces.progress_bars import bars, shown_on
 from posterase.runtime.files import make_folder, written_whole
 from posterase.runtime.optional import need
 from posterase.runtime.text import did_you_mean
@@ -222,7 +222,7 @@ def reproduce_page(
 
     Example: `posterase reproduce page docs/results/networks --out docs/results/networks.md`
     """
-    from posterase.interfaces import network_runs
+    from posterase.cli import network_runs
 
     page, *others = network_runs.write_page(results, out, data)
     print_line(f"Page: {page}; in {results}: {', '.join(path.name for path in others)}")
@@ -243,7 +243,7 @@ def _reproduce_networks(
     pretraining: bool,
     without: list[str] | None,
 ) -> None:
-    from posterase.interfaces import network_runs
+    from posterase.cli import network_runs
 
     changes: dict[str, str | None] = {} if precision is None else {"precision": precision}
     if not pretraining:

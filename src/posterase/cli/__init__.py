@@ -1,0 +1,1 @@
+"""The command line. It is an edge: nothing imports it."""

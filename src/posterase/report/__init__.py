@@ -1,0 +1,1 @@
+"""Reports of erasures as HTML: one without anything of the removed rows, one with all diagnostics."""
