@@ -161,7 +161,7 @@ def data() -> None:
     digits = load("digits")
     assert digits.test is not None
     assert len(digits.train.y) + len(digits.test.y) == 1797
-    assert pooch.file_hash(__file__)  # fetching itself needs the network: tests/test_datasets.py
+    assert pooch.file_hash(__file__)  # fetching itself needs the network: tests/experiments/test_datasets.py
 
 
 def record() -> str:

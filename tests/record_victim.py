@@ -29,8 +29,8 @@ from posterase.record.owned_files import digest_of
 from posterase.record.record import Record
 from posterase.record.runs import recover, run
 from posterase.record.store import schema
+from tests.record.test_record import an_id, some_keys
 from tests.small_erasures import ROWS_EACH, new_draws, opener, read_draws
-from tests.test_record import an_id, some_keys
 
 SUBJECTS = 5000
 CODE = str(Path(posterase.record.__file__).parent)

@@ -16,8 +16,8 @@ from posterase.record.record import Record
 from posterase.record.runs import run
 from posterase.record.tokens import make_token
 from tests.browsers import launched
+from tests.cli.test_record_commands import write_draws
 from tests.services import serving
-from tests.test_record_commands import write_draws
 
 PEOPLE, VISITS = 60, 4
 

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.test_commands import COMMANDS
+from tests.cli.test_record_commands import write_draws
 from tests.services import until
-from tests.test_commands import COMMANDS
-from tests.test_record_commands import write_draws
 
 ROOT = Path(__file__).parent.parent
 TUTORIALS = [f"docs/tutorials/{path.name}" for path in sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
@@ -201,7 +201,15 @@ def test_a_fresh_clone(tmp_path):
     assert done.returncode == 0, done.stderr + done.stdout
     assert "Figure: " in done.stdout
     # `make test` is too long for here: of its tests these become another user, where root runs them.
-    others = [".venv/bin/python", "-m", "pytest", "-q", "tests/test_record.py", "-k", "no_permission or postgresql"]
+    others = [
+        ".venv/bin/python",
+        "-m",
+        "pytest",
+        "-q",
+        "tests/record/test_record.py",
+        "-k",
+        "no_permission or postgresql",
+    ]
     done = subprocess.run(others, cwd=clone, env=outer, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr + done.stdout
     shutil.rmtree(clone)

@@ -14,7 +14,7 @@ from release.environments import CheckError, project
 
 import posterase as pe
 from posterase.cli.doctor import EXTRAS
-from tests.test_commands import COMMANDS
+from tests.cli.test_commands import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 PAPERS = ["CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "LICENSE", "README.md", "RELEASING.md", "SECURITY.md"]

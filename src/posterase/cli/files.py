@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from posterase.cli.exit_status import REFUSED
-from posterase.cli.output import CONTAINS, Said, print_line
+from posterase.cli.output import Said, print_line
 from posterase.cli.record_options import KeysFolder, keys_folder
+from posterase.draws.notes import CONTAINS
 from posterase.errors import InputFileError, OutputError, PosteraseError
 from posterase.projects.advice import as_options
 from posterase.projects.meshes import MeshName, is_first, mesh_of

@@ -32,9 +32,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, f
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; the exit status tells the rest.")]
 
 OPTIONS = {"as_json": AsJson, "quiet": Quiet}
-CONTAINS = "information about the removed rows"
-"""What files of diagnostics are headed with."""
-
 SAID = "said"
 """The argument of a command that is handed what was asked for."""
 

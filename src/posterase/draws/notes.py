@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+CONTAINS = "information about the removed rows"
+"""What every page and file of diagnostics states that it contains."""
+
 NoteKind = Literal["rows", "input", "output", "container", "model", "preprocessing"]
 """What a note is about.
 

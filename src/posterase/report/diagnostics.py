@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from posterase.cli.output import CONTAINS
+from posterase.draws.notes import CONTAINS
 from posterase.ladder.erase import Erasure
 from posterase.ladder.policy import epsilon_text
 from posterase.metrics.table import COLUMNS, Assessment

@@ -25,8 +25,8 @@ from posterase.numerics.densities import unconstrained
 from posterase.runtime import prng
 from tests.attackers import differences, gaussian_row, leak, signals
 from tests.oracles import BetaBernoulli, GammaPoisson, LinearRegression
+from tests.runtime.test_compilation import compilations
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
-from tests.test_compilation import compilations
 
 REGRESSION = LinearRegression.make(rows=40, d=2)
 SKEWED, SHARE = GammaPoisson.make(), BetaBernoulli.make(rows=30)

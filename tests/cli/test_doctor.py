@@ -20,7 +20,7 @@ def examined(*words, status=0):
 
 
 def test_it_knows_every_extra():
-    stated = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
+    stated = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
     assert doctor.EXTRAS.keys() == stated.keys()

@@ -26,8 +26,7 @@ from posterase.record.owned_files import digest_of, others
 from posterase.record.record import Record
 from posterase.record.redaction import certified
 from posterase.record.runs import CUT_OFF, LOST, NOT_TOGETHER, recover, run
-from tests.small_erasures import ROWS_EACH, Removed, new_draws, opener, read_draws
-from tests.test_record import (  # noqa: F401 (fixtures)
+from tests.record.test_record import (  # noqa: F401 (fixtures)
     START,
     an_id,
     clock,
@@ -35,6 +34,7 @@ from tests.test_record import (  # noqa: F401 (fixtures)
     some_keys,
     url,
 )
+from tests.small_erasures import ROWS_EACH, Removed, new_draws, opener, read_draws
 
 SUBJECTS = 40
 
@@ -354,7 +354,7 @@ def test_a_request_is_not_cancelled_while_it_is_run(record):
 
 def killed(url, folder, trials, seed):  # noqa: F811
     command = [sys.executable, "-W", "ignore", "-m", "tests.record_victim", url, str(folder), str(trials), str(seed)]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=False)
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2], check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     return json.loads(ran.stdout)
 
@@ -562,7 +562,7 @@ def test_a_folder_that_is_away_is_waited_for(record, folder, prepared, tmp_path)
 def test_certificates_are_as_their_schema_says(record):
     jsonschema.Draft202012Validator.check_schema(schema())
     checks = jsonschema.Draft202012Validator(schema(), format_checker=jsonschema.FormatChecker())
-    published = Path(__file__).parents[1] / "docs" / "certificate.schema.json"
+    published = Path(__file__).parents[2] / "docs" / "certificate.schema.json"
     assert json.loads(published.read_text()) == schema()
     add(record, "s1", "nobody")
     run(record, "radon", opener())

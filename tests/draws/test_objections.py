@@ -8,7 +8,7 @@ import pytest
 
 from posterase.draws.objections import PAGE, PUBLIC_CAUSES, SECTIONS, Cause, Objection
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def anchors():

@@ -21,7 +21,7 @@ import posterase as pe
 from posterase.runtime import compilation_cache
 from posterase.runtime.closures import holds_data
 from posterase.runtime.compilation_cache import programs, programs_kept, suspend_cache
-from tests.test_doctor import examined
+from tests.cli.test_doctor import examined
 
 FIRST_ERASURE = """
 import json, sys, collections

@@ -20,13 +20,13 @@ from posterase.record.runs import run
 from posterase.record.tokens import make_token
 from posterase.service.settings import Settings
 from tests.browsers import chromium, launched
+from tests.cli.test_record_commands import write_draws
 from tests.services import new_record, serving, until, working
 from tests.small_erasures import opener
-from tests.test_record_commands import write_draws
 
 pytestmark = pytest.mark.skipif(chromium() is None, reason="there is no Chromium here: apt-get install chromium")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

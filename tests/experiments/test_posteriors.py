@@ -14,9 +14,9 @@ import posterase as pe
 from posterase.cli.main import app
 from posterase.experiments import posterior_bench
 from posterase.experiments.posteriors import POSTERIORS, arguments, reference_draws
-from tests.test_numpyro import assert_densities
+from tests.bridges.test_numpyro import assert_densities
 
-FOLDER = Path(__file__).parent / "posteriordb"
+FOLDER = Path(__file__).parents[1] / "posteriordb"
 
 
 def draws_of(posterior):

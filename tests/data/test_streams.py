@@ -40,7 +40,7 @@ from posterase.numerics.densities import evaluate
 from posterase.projects.loading import data_digest
 from posterase.sampling.resume import digest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ROWS, BLOCK = 103, 20
 REMOVED = [0, 7, 42, 102]
 

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from posterase.record.store import schema
-from tests.test_record_commands import call, write_draws
+from tests.cli.test_record_commands import call, write_draws
 
 PERSON = np.array([f"person-{number:02d}" for number in range(25)]).repeat(4)
 VALUES = np.random.default_rng(0).normal(1.0, 1.0, PERSON.size)

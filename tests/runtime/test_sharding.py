@@ -17,7 +17,7 @@ from posterase.errors import InvalidOptionError, MeshError
 from posterase.runtime import sharding
 from tests import mesh_programs
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def environment(n_devices, **more):

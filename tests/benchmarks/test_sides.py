@@ -6,12 +6,12 @@ import json
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks import sides, sides_page
 from benchmarks.peer_models import Peers
 from benchmarks.peers import Row
 from benchmarks.problems import Problem, breast_cancer
 
 import posterase as pe
+from benchmarks import sides, sides_page
 
 
 def kept():

@@ -39,11 +39,11 @@ from posterase.errors import (
 from posterase.experiments.posteriors import POSTERIORS
 from posterase.experiments.posteriors_stan import PROGRAMS
 from posterase.numerics.input_checks import LOOKED_AT
+from tests.bridges.test_arviz import NAME, PLANTED, found_in
+from tests.experiments.test_posteriors import FOLDER, arguments, draws_of
 from tests.oracles import LinearRegression
+from tests.runtime.test_compilation import compilations
 from tests.statistical import FALSE_ALARM, assert_moments, rejected
-from tests.test_arviz import NAME, PLANTED, found_in
-from tests.test_compilation import compilations
-from tests.test_posteriors import FOLDER, arguments, draws_of
 
 pytest.importorskip("httpstan")
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no C++ compiler here")
@@ -627,7 +627,7 @@ def test_scales_that_depend_on_the_data():
 def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     """BridgeStan's package on a program behind its C interface: what comes of it is what our own library gives."""
     bridgestan = pytest.importorskip("bridgestan")
-    source, library = Path(__file__).with_name("bridgestan_library.cpp"), tmp_path / "program.so"
+    source, library = Path(__file__).parents[1] / "bridgestan_library.cpp", tmp_path / "program.so"
     version = zip(("MAJOR", "MINOR", "PATCH"), bridgestan.__version__.split("."), strict=True)
     (tmp_path / "program.cpp").write_text(programs._translated(REGRESSION, tmp_path))
     lib = Path(sys.modules["httpstan"].__file__).parent / "lib"

@@ -745,7 +745,7 @@ def test_no_permission(open_folder):
         each.chmod(0o555 if each.is_dir() else 0o444)
     script = f"""
 import os, sys, tempfile
-from tests.test_record import Record, RecordError, some_keys, project
+from tests.record.test_record import Record, RecordError, some_keys, project
 
 def register(path):
     record = Record.open(f"sqlite:///{{path}}", some_keys(), actor="a")
@@ -761,7 +761,7 @@ try:
 except RecordError as error:
     print(error)
 """
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
     assert "may not be written by you" in ran.stdout or "cannot be opened" in ran.stdout
     open_folder.chmod(0o755)

@@ -243,7 +243,7 @@ def test_options(options):
 
 
 def test_another_request_compiles_nothing():
-    from tests.test_compilation import compilations
+    from tests.runtime.test_compilation import compilations
 
     sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
