@@ -25,8 +25,8 @@ from posterase.experiments import bnn, networks
 from posterase.experiments.bnn_results import results
 from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
 from posterase.methods.unconverged.rounds import Course, Place
-from posterase.model.base import Model
 from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.factorised import Model
 from posterase.runtime.precision import Number
 from posterase.sampling.batches import BatchDensity
 from posterase.sampling.vectors import of_vector

@@ -26,15 +26,17 @@ ROWS, PARAMETERS, DRAWS, REMOVED = 100_000, 50, 256, 100
 
 def density_of(elements: int) -> Any:
     """A density of all rows at many draws, by blocks of so many numbers."""
-    model, usual = logistic(ROWS, PARAMETERS), posterase.model.base.CUT_ELEMENTS
+    model, usual = logistic(ROWS, PARAMETERS), posterase.model.factorised.CUT_ELEMENTS
     thetas, like = np.random.default_rng(0).normal(0, 0.1, (DRAWS, PARAMETERS)), np.zeros(PARAMETERS, np.float32)
 
     def run() -> Any:
-        posterase.model.base.CUT_ELEMENTS = elements  # read where a program is traced, which is once for each model
+        posterase.model.factorised.CUT_ELEMENTS = (
+            elements  # read where a program is traced, which is once for each model
+        )
         try:
             return evaluate_at(LogDensity(model), thetas, like)
         finally:
-            posterase.model.base.CUT_ELEMENTS = usual
+            posterase.model.factorised.CUT_ELEMENTS = usual
 
     return run
 
@@ -46,7 +48,7 @@ def gradients_by(summed: Any) -> Any:
 
     @jax.jit
     def gradients(density: LogDensity, at: Any) -> Any:
-        with mock.patch("posterase.model.base.sum_rows", summed):  # while the program is traced, which is once
+        with mock.patch("posterase.model.factorised.sum_rows", summed):  # while the program is traced, which is once
             return jax.vmap(jax.value_and_grad(density))(at)
 
     return lambda: gradients(LogDensity(model), thetas)

@@ -48,7 +48,7 @@ def blocks(mesh) -> dict[str, list]:
     """The same where every device has several blocks of rows."""
     import posterase.model.base
 
-    posterase.model.base.BLOCK_ELEMENTS = 1  # 256 rows
+    posterase.model.factorised.BLOCK_ELEMENTS = 1  # 256 rows
     import posterase as pe
 
     model, draws = problem(rows=2003)
@@ -184,7 +184,7 @@ def talk(mesh) -> dict[str, list]:
 
     found = {"gradients": places(gradients), "products": places(products)}
     jax.clear_caches()
-    posterase.model.base.sum_rows = left_to_jax
+    posterase.model.factorised.sum_rows = left_to_jax
     return found | {"gradients, left to jax": places(gradients)}
 
 

@@ -34,10 +34,10 @@ from .methods.unconverged.continue_sampling import Continue as Continue
 from .methods.unconverged.corrected_continuation import ContinueUnfinished as ContinueUnfinished
 from .methods.unconverged.rewind import Rewind as Rewind
 from .metrics.assessment import assess as assess
-from .model.base import MaskedModel as MaskedModel
-from .model.base import Model as Model
 from .model.densities import Split as Split
 from .model.densities import split as split
+from .model.factorised import Model as Model
+from .model.masked import MaskedModel as MaskedModel
 from .model.removal import Removal as Removal
 from .model.transforms import Transform as Transform
 from .model.transforms import greater_than as greater_than

@@ -18,7 +18,7 @@ from posterase.bridges.shared.positions import Positions, positions
 from posterase.bridges.shared.row_frames import describe_plain_rows, read_frames
 from posterase.draws.draws import Draws
 from posterase.errors import DifferentModelError
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.model.transforms import Transform
 from posterase.runtime.precision import cast_floats, in_float64
 

@@ -20,7 +20,7 @@ from jaxtyping import Array, Float, PyTree
 from posterase.bridges.shared.positions import positions
 from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError, InvalidTypeError, UnsupportedModelError
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.runtime.optional import need
 
 LikelihoodOfOutputs = Callable[[Any, Any], Float[Array, " rows"]]

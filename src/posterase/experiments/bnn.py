@@ -44,7 +44,7 @@ from posterase.methods.reweight import Reweight
 from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
 from posterase.methods.unconverged.rewind import Rewind
 from posterase.methods.unconverged.rounds import RoundsEraser
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.model.removal import Removal
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import sample, start_chains

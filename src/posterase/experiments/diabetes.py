@@ -28,7 +28,7 @@ from posterase.ladder.policy import Policy
 from posterase.methods.base import Eraser
 from posterase.methods.influence_shift import InfluenceShift
 from posterase.methods.reweight import Reweight
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.model.transforms import positive
 from posterase.runtime.compilation_cache import programs_kept
 

@@ -31,7 +31,7 @@ from scipy.optimize import linear_sum_assignment
 from posterase.draws.draws import Draws
 from posterase.experiments.clock import Clock, Report, named
 from posterase.methods.live_influence_shift import LiveErased, LiveInfluenceShift
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import Sampled, sample, start_chains
 from posterase.sampling.sampler import Sampler

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.model.transforms import positive
 
 

@@ -27,8 +27,8 @@ from posterase.methods.refit import Refit
 from posterase.methods.rejuvenate import Rejuvenate
 from posterase.methods.reweight import Reweight
 from posterase.methods.transport import Transport
-from posterase.model.base import Model
 from posterase.model.densities import LogDensity
+from posterase.model.factorised import Model
 from posterase.model.removal import Removal
 from posterase.numerics.densities import evaluate_at
 from posterase.runtime.compilation_cache import programs_kept

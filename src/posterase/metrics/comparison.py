@@ -24,7 +24,8 @@ from posterase.metrics.membership import member_share
 from posterase.metrics.predictive import check_probabilities, most_predicted, outputs
 from posterase.metrics.samples import Sample, rounded_down, sampled
 from posterase.metrics.table import Figure, NotMeasured
-from posterase.model.base import AbstractModel, Model, with_rows
+from posterase.model.base import AbstractModel, with_rows
+from posterase.model.factorised import Model
 from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods, needs_density
 from posterase.numerics.densities import over_draws

@@ -13,8 +13,9 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.errors import PrecisionError
-from posterase.model.base import AbstractModel, MaskedModel
+from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.masked import MaskedModel
 from posterase.runtime import sharding
 from posterase.runtime.fast_compilation import quick_jit
 from posterase.runtime.precision import as_jax, cast_floats, in_float64

@@ -18,7 +18,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.data.streams import taken
 from posterase.errors import BatchError
-from posterase.model.base import AbstractModel, Model
+from posterase.model.base import AbstractModel
+from posterase.model.factorised import Model
 
 
 class Rows(NamedTuple):

@@ -24,7 +24,7 @@ from posterase.data.streams import Stream
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import Container
 from posterase.errors import AmbiguousRowsError, DataChangedError, DataError, InvalidTypeError
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 
 UNNAMED_INDEX = "index"
 """The column of an index that has no name."""

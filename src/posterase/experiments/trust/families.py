@@ -29,7 +29,7 @@ from posterase.experiments.trust.exact import (
     OnGrid,
     log_posterior,
 )
-from posterase.model.base import Model
+from posterase.model.factorised import Model
 from posterase.model.transforms import Simplex, Transform, greater_than, interval
 
 positive = greater_than(0.0)

@@ -28,7 +28,8 @@ from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
 from posterase.methods.base import Erased, Eraser, replaced
 from posterase.methods.diagnostics import Evidence
-from posterase.model.base import AbstractModel, Model
+from posterase.model.base import AbstractModel
+from posterase.model.factorised import Model
 from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
