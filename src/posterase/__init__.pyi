@@ -14,12 +14,12 @@ from .data.streams import stream as stream
 from .draws.draws import Draws as Draws
 from .draws.notes import Note as Note
 from .draws.objections import Objection as Objection
-from .ladder.erase import Erasure as Erasure
 from .ladder.erase import erase as erase
 from .ladder.matching import Matched as Matched
 from .ladder.matching import match_refits as match_refits
 from .ladder.policy import Policy as Policy
-from .ladder.policy import Verdict as Verdict
+from .ladder.result import Erasure as Erasure
+from .ladder.verdict import Verdict as Verdict
 from .methods.base import Erased as Erased
 from .methods.base import Eraser as Eraser
 from .methods.diagnostics import Evidence as Evidence

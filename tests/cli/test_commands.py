@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from posterase.cli.main import app
 from posterase.cli.output import Commands, Said
 from posterase.errors import OutputError
-from posterase.ladder.erase import ALLOW
+from posterase.ladder.reasons import ALLOW
 from posterase.model.stored import GIVE_THE_MODEL
 from posterase.projects.advice import as_options, as_settings
 

@@ -19,7 +19,7 @@ from scipy.stats import kstest, norm
 import posterase as pe
 from posterase.data.parameters import element_names
 from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedError
-from posterase.ladder.policy import rounded
+from posterase.ladder.verdict import rounded
 from posterase.methods.base import replaced
 from posterase.methods.diagnostics import Evidence
 from posterase.numerics.cost import Cost

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from posterase.draws.draws import Draws
-from posterase.ladder.erase import expect_refit, planned
+from posterase.ladder.climb import expect_refit
+from posterase.ladder.erase import planned
 from posterase.ladder.policy import Policy
 from posterase.methods.base import Eraser
 from posterase.model.base import AbstractModel

@@ -24,8 +24,8 @@ from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from posterase.draws.draws import Draws
-    from posterase.ladder.erase import Erasure
-    from posterase.ladder.policy import Verdict
+    from posterase.ladder.result import Erasure
+    from posterase.ladder.verdict import Verdict
     from posterase.metrics.table import Assessment
     from posterase.plotting.figures import Sample
     from posterase.projects.builders import Fit

@@ -15,7 +15,8 @@ import numpy as np
 
 from posterase.draws.draws import Draws
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, Exact, columns, load, make_model
-from posterase.ladder.erase import Erasure, erase
+from posterase.ladder.erase import erase
+from posterase.ladder.result import Erasure
 from posterase.model.base import AbstractModel
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts

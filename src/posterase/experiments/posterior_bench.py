@@ -40,7 +40,8 @@ from posterase.draws.draws import Draws
 from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws
 from posterase.experiments.posteriors_stan import PROGRAMS
-from posterase.ladder.erase import Erasure, erase
+from posterase.ladder.erase import erase
+from posterase.ladder.result import Erasure
 from posterase.metrics.moments import moment_errors
 from posterase.metrics.two_sample import two_sample
 from posterase.model.base import AbstractModel

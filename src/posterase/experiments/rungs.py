@@ -20,7 +20,8 @@ from jaxtyping import Bool, Float
 
 from posterase.draws.draws import Draws
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, load
-from posterase.ladder.policy import Policy, epsilon_text
+from posterase.ladder.policy import Policy
+from posterase.ladder.verdict import epsilon_text
 from posterase.methods.base import Erased, Eraser
 from posterase.methods.influence_shift import InfluenceShift
 from posterase.methods.refit import Refit

@@ -16,7 +16,8 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
-from posterase.ladder.policy import Policy, Verdict
+from posterase.ladder.policy import Policy
+from posterase.ladder.verdict import Verdict
 from posterase.metrics.membership import membership_attack
 from posterase.metrics.predictive import error_rate, mean_loss, predict, prediction_difference
 from posterase.runtime.checks import check_type

@@ -15,7 +15,7 @@ from posterase.runtime.optional import need
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from posterase.ladder.erase import Erasure
+    from posterase.ladder.result import Erasure
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 GREY, SKY, VERMILION, GREEN, BLACK = "#999999", "#56B4E9", "#D55E00", "#009E73", "black"

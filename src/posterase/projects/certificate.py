@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from posterase.ladder.erase import Erasure
+from posterase.ladder.result import Erasure
 from posterase.projects.builders import Fit
 from posterase.projects.loading import ASSUMPTIONS, Tried, data_digest, hardware, versions
 from posterase.record.certificate import issue_alone

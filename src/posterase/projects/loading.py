@@ -26,8 +26,9 @@ from posterase.errors import (
     PosteraseError,
     ProjectError,
 )
-from posterase.ladder.erase import Erasure, erase
+from posterase.ladder.erase import erase
 from posterase.ladder.policy import Policy
+from posterase.ladder.result import Erasure
 from posterase.model.base import AbstractModel
 from posterase.projects.advice import as_settings
 from posterase.projects.builders import builder, open_stored, policy_from

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from posterase.draws.notes import CONTAINS
-from posterase.ladder.erase import Erasure
-from posterase.ladder.policy import epsilon_text
+from posterase.ladder.result import Erasure
+from posterase.ladder.verdict import epsilon_text
 from posterase.metrics.table import COLUMNS, Assessment
 from posterase.metrics.table import with_error as figures_of
 from posterase.numerics.cost import Cost

@@ -19,7 +19,7 @@ from posterase.record.certificate import CAUTIONS, KINDS, VERIFIED
 from posterase.report.html import bullets, count, fact_table, page_of, section
 
 if TYPE_CHECKING:
-    from posterase.ladder.erase import Erasure
+    from posterase.ladder.result import Erasure
     from posterase.metrics.table import Assessment
 
 Facts = Mapping[str, Any]

@@ -33,8 +33,9 @@ from posterase.errors import PosteraseError
 from posterase.experiments.grids import Grid
 from posterase.experiments.trust.exact import PROBABILITIES, Exact, Marginal
 from posterase.experiments.trust.families import Data, Family, families
-from posterase.ladder.erase import Erasure, erase
+from posterase.ladder.erase import erase
 from posterase.ladder.policy import Policy
+from posterase.ladder.result import Erasure
 from posterase.sampling.nuts import nuts
 
 CHAINS, DRAWS = 4, 1000
