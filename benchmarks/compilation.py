@@ -75,7 +75,7 @@ def first_answer(call: str) -> dict[str, Any]:
             return pe.erase(model, draws, rows, policy=pe.Policy(refit=True)).draws.params
         if call == "nuts":
             return pe.nuts(0, model, np.zeros((4, 10), np.float32), 200, warmup=200).draws.params
-        return getattr(pe, call)()(0, model, draws, model.removal(rows)).draws.params
+        return getattr(pe, call)()(0, model, draws, model.change(remove=rows)).draws.params
 
     began = time.perf_counter()
     first = jax.block_until_ready(answer())

@@ -61,13 +61,13 @@ def measure(chains: int, rows: int) -> tuple[float, float]:
     model = logistic(ROWS, PARAMETERS)
     rng = np.random.default_rng(1)
     draws = pe.Draws(rng.normal(0, 4 * ROWS**-0.5, (4, DRAWS // 4, PARAMETERS)).astype(np.float32))
-    removal = model.removal(np.arange(REMOVED))
+    change = model.change(remove=np.arange(REMOVED))
     sampler = pe.SGLD(pe.PolynomialSteps(1e-7, 1.0, 0.55))
     mesh = pe.mesh(chains=chains, rows=rows)
     state = pe.start_chains(0, model, sampler, rng.normal(0, 0.01, (CHAINS, PARAMETERS)).astype(np.float32))
     transport = pe.Transport(refinements=0, split=False)
     runs = [
-        lambda: transport(0, model, draws, removal, mesh=mesh).draws.params,
+        lambda: transport(0, model, draws, change, mesh=mesh).draws.params,
         lambda: pe.sample(model, sampler, state, 1, thin=STEPS, mesh=mesh).draws.params,
     ]
     for run in runs:

@@ -1,6 +1,6 @@
 """Cost a draw against the number of draws and chains: logistic regression, 2,000 rows, 10 parameters, 10 rows removed.
 
-Erasers get one chain of so many draws, from 100 on (the tail of fewer weights cannot be fitted), and (*many chains*)
+Methods get one chain of so many draws, from 100 on (the tail of fewer weights cannot be fitted), and (*many chains*)
 chains of ten draws each; the draws of `Rejuvenate` are its particles. SGLD runs as many chains as the size says, ten
 draws each, ten steps a draw, mini-batches of 100 rows. Seconds are of the second run, all compiled, over all
 draws that came out.
@@ -14,7 +14,7 @@ import numpy as np
 
 import posterase as pe
 from benchmarks.harness import Ratio, once
-from benchmarks.scaling import MANY_CHAINS, RUNGS, Curve, Point, apart, growth, measured, problem
+from benchmarks.scaling import LADDER, MANY_CHAINS, Curve, Point, apart, growth, measured, problem
 
 ROWS, PARAMETERS, REMOVED, BATCH = 2_000, 10, 10, 100
 A_CHAIN, THIN = 10, 10
@@ -25,13 +25,13 @@ SGLD = "SGLD, so many chains"
 
 
 def measure(size: int) -> Iterator[Point]:
-    """Every rung at so many draws, in one chain and in many; SGLD with so many chains."""
+    """Every method at so many draws, in one chain and in many; SGLD with so many chains."""
     if size >= FEWEST:
         for chains, kind in ((1, ""), (size // A_CHAIN, f", {MANY_CHAINS}")):
             model, draws, _ = problem(ROWS, PARAMETERS, chains, size // chains)
-            removal = model.removal(np.arange(REMOVED))
-            for name, eraser in RUNGS.items():
-                yield measured(size, name + kind, lambda: eraser(0, model, draws, removal))  # noqa: B023
+            change = model.change(remove=np.arange(REMOVED))
+            for name, method in LADDER.items():
+                yield measured(size, name + kind, lambda: method(0, model, draws, change))  # noqa: B023
     model, draws, _ = problem(ROWS, PARAMETERS, 1, FEWEST)
     sampler = pe.SGLD(pe.PolynomialSteps(0.1 / ROWS), batch=BATCH)
     initial = np.broadcast_to(np.asarray(draws.params)[0, 0], (size, PARAMETERS))

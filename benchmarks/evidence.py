@@ -73,8 +73,8 @@ def opposite(model: pe.Model, rows: Any) -> pe.Model:
 def verdicts(problem: Split, before: pe.Draws, number: int) -> dict[str, dict[str, str]]:
     """By method and metric, with so many rows removed."""
     model, rows = problem.model, problem.malignant[:number]
-    removal = model.removal(rows)
-    kept = model.without(removal)
+    change = model.change(remove=rows)
+    kept = model.without(change)
 
     def sample(seed: int, of: pe.Model) -> pe.Draws:
         return pe.nuts(seed, of, problem.initial, 1000).draws
@@ -83,7 +83,7 @@ def verdicts(problem: Split, before: pe.Draws, number: int) -> dict[str, dict[st
     after: dict[str, Any] = {
         "not deleted": sample(3, model),
         "deleted twice": sample(4, opposite(model, rows)),
-        "shift only": pe.InfluenceShift()(0, model, before, removal),
+        "shift only": pe.InfluenceShift()(0, model, before, change),
         "exact": sample(5, kept),
     }
     options: dict[str, Any] = {"predictor": probabilities, "labels": "y", "rows": rows}
@@ -165,7 +165,7 @@ def speed(problem: Split) -> Iterator[str]:
     yield str(compare(what, lambda: tree_kl(*chains), lambda: nearest_neighbour_kl(*chains), repeats=2))
     before = pe.nuts(0, model, problem.initial, 1000).draws
     rows = problem.malignant[:57]
-    kept = model.without(model.removal(rows))
+    kept = model.without(model.change(remove=rows))
     refits = [pe.nuts(seed, kept, problem.initial, 1000).draws for seed in (1, 2)]
     yield str(
         compare(

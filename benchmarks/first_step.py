@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from benchmarks.harness import Ratio
 from posterase.experiments import bnn, networks
 from posterase.experiments.bnn_results import results
-from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
+from posterase.methods.unconverged.corrected_continuation import CorrectedContinuation
 from posterase.methods.unconverged.rounds import Course, Place
 from posterase.model.densities import RemovedLogLikelihood
 from posterase.model.factorised import Model
@@ -40,7 +40,7 @@ PRODUCT = 5 / 3
 """Gradients that a product with the Gauss–Newton matrix costs: forwards with its tangent, and once backwards."""
 
 
-class AfterGaussNewton(ContinueUnfinished):
+class AfterGaussNewton(CorrectedContinuation):
     """Corrected continuation that begins with a Gauss–Newton step."""
 
     rows: Int[Array, " rows"] = eqx.field(kw_only=True)
@@ -52,7 +52,7 @@ class AfterGaussNewton(ContinueUnfinished):
         assert isinstance(model, Model)
         n = place.share_left * model.present.sum()
         kept = of_vector(BatchDensity(model, self.rows, n), place.unravel)
-        push = jax.grad(of_vector(RemovedLogLikelihood(model, place.removal), place.unravel))(origin)
+        push = jax.grad(of_vector(RemovedLogLikelihood(model, place.change), place.unravel))(origin)
         own, share = jax.grad(kept)(origin), self.corrected * place.share_left
         slope = jax.tree.map(lambda g, removed: g - share * (g + removed), own, push)
         likelihood, normal, images = model.log_likelihood, model.log_prior, model.data["x"][self.rows]
@@ -121,8 +121,8 @@ def block(settings: bnn.Settings) -> Iterator[Ratio]:
     rows = jnp.asarray(np.random.default_rng(0).permutation(ran.problem.kept.row_ids))
     for share in BUDGETS:
         within = dataclasses.replace(settings, budget=share * settings.budget)
-        erasers = {"alone": bnn.corrected_eraser(within)} | _first_steps(within, rows)
-        arms = {name: bnn.continue_on(ran.problem, ran.arms["origin"], each) for name, each in erasers.items()}
+        methods = {"alone": bnn.corrected_eraser(within)} | _first_steps(within, rows)
+        arms = {name: bnn.continue_on(ran.problem, ran.arms["origin"], each) for name, each in methods.items()}
         found = results(ran._replace(arms={**ran.arms, **arms}), epsilon=False)
         floor = np.mean(found["floor"]["difference_removed"])
         over = {name: float(np.mean(found["methods"][name]["difference_removed"]) - floor) for name in arms}
@@ -136,7 +136,7 @@ def _first_steps(settings: bnn.Settings, rows: Int[Array, " kept"]) -> dict[str,
     """Every first step that leaves at least a tenth of the budget."""
     plain, found = bnn.corrected_eraser(settings), {}
     for size, iterations, damping in STEPS:
-        eraser = AfterGaussNewton(
+        method = AfterGaussNewton(
             steps=1,
             rate=plain.rate,
             momentum=plain.momentum,
@@ -147,8 +147,8 @@ def _first_steps(settings: bnn.Settings, rows: Int[Array, " kept"]) -> dict[str,
             damping=damping,
         )
         budget = settings.budget * settings.steps * settings.batch
-        if eraser.extra_cost(settings.removed, eraser.control_rows)[0] <= 0.9 * budget:
-            eraser = dataclasses.replace(eraser, steps=bnn.steps_within(settings, eraser))
-            name = f"{size} rows, {iterations} iterations, damping {damping:,.0f}, {eraser.steps} steps"
-            found[name] = eraser
+        if method.extra_cost(settings.removed, method.control_rows)[0] <= 0.9 * budget:
+            method = dataclasses.replace(method, steps=bnn.steps_within(settings, method))
+            name = f"{size} rows, {iterations} iterations, damping {damping:,.0f}, {method.steps} steps"
+            found[name] = method
     return found

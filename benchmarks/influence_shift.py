@@ -38,7 +38,7 @@ def nuts(key: jax.Array, model: pe.Model) -> jax.Array:
 def run() -> Iterator[Ratio]:
     model = breast_cancer().model
     draws = pe.Draws(nuts(jax.random.key(0), model))
-    kept = model.without(model.removal(np.arange(10)))
+    kept = model.without(model.change(remove=np.arange(10)))
     yield compare(
         f"breast cancer, 10 rows: NUTS, {CHAINS} × {WARMUP + DRAWS} steps / InfluenceShift, {CHAINS * DRAWS} draws",
         lambda: nuts(jax.random.key(1), kept),

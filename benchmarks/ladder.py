@@ -33,7 +33,7 @@ from posterase.sampling.mixing import mixing
 
 WARMUP, DRAWS = 1000, 1000
 WARM = "warm refit"
-ERASERS: dict[str, pe.Eraser] = {
+METHODS: dict[str, pe.Method] = {
     "Reweight": pe.Reweight(),
     "InfluenceShift": pe.InfluenceShift(samples=100),
     "Transport": pe.Transport(),
@@ -79,8 +79,8 @@ def compare(problem: Problem) -> Iterator[Row]:
     model = problem.model
     draws = pe.nuts(0, model, problem.initial, DRAWS, warmup=WARMUP).draws
     for request, rows in problem.requests.items():
-        removal = model.removal(rows)
-        kept = model.without(removal)
+        change = model.change(remove=rows)
+        kept = model.without(change)
         refits = [pe.nuts(seed, kept, problem.initial, DRAWS, warmup=WARMUP) for seed in (1, 2, 3)]
         target = pe.Draws(
             jax.tree.map(lambda *leaves: np.concatenate(leaves), *(refit.draws.params for refit in refits))
@@ -92,16 +92,16 @@ def compare(problem: Problem) -> Iterator[Row]:
         ess = min(found.ess.values())
         yield Row(problem.name, request, "NUTS refit (floor)", *errors, *cost, seconds, ess, says)
         yield Row(problem.name, request, "untouched", *measured(draws, target), 0, 0, 0.0, least_ess(draws), "")
-        for name, eraser in ERASERS.items():
+        for name, method in METHODS.items():
             try:
-                erased, seconds, *_ = timed(lambda: eraser(0, model, draws, removal))  # noqa: B023
+                erased, seconds, *_ = timed(lambda: method(0, model, draws, change))  # noqa: B023
             except pe.errors.NonFiniteResultError as error:
                 nan = float("nan")
                 yield Row(problem.name, request, name, nan, nan, nan, nan, 0, 0, 0.0, nan, error.problem)
                 continue
-            spent = erased.evidence.cost
+            spent = erased.diagnostics.cost
             says = pe.Policy(ess=0.0).brief(erased)
-            cost, ess = (spent.evaluations, spent.sequential), min(erased.evidence.ess.values())
+            cost, ess = (spent.evaluations, spent.sequential), min(erased.diagnostics.ess.values())
             yield Row(problem.name, request, name, *measured(erased.draws, target), *cost, seconds, ess, says)
         yield erased_by_ladder(problem, request, draws, target)
 
@@ -113,9 +113,9 @@ def erased_by_ladder(problem: Problem, request: str, draws: pe.Draws, target: pe
         started = time.perf_counter()
         result = pe.erase(problem.model, draws, problem.requests[request], random_seed=seed)
         seconds = time.perf_counter() - started
-        costs = [rung.cost for rung in result.rungs]
+        costs = [outcome.cost for outcome in result.outcomes]
         spent = sum(each.evaluations for each in costs), sum(each.sequential for each in costs)
-        moves = sum(rung.moves.evaluations for rung in result.rungs)
+        moves = sum(outcome.moves.evaluations for outcome in result.outcomes)
         runs.append((*spent, seconds, least_ess(result.draws), moves))
     evaluations, sequential, seconds, ess, moves = map(float, np.median(runs[1:], axis=0))
     cost, errors = (evaluations, int(sequential)), measured(result.draws, target)

@@ -41,14 +41,14 @@ def run() -> Iterator[Ratio]:
     density, thetas = LogDensity(model), draws.flat()[:DRAWS]
     with jax.enable_x64(True):
         exact = np.asarray(gradients(density, jnp.asarray(thetas, jnp.float64)))
-    sd, removal = np.asarray(draws.flat()).std(axis=0), model.removal(np.arange(REMOVED))
+    sd, change = np.asarray(draws.flat()).std(axis=0), model.change(remove=np.arange(REMOVED))
 
     def error(precision: str) -> float:
         found = np.asarray(within(precision, lambda: gradients(density, thetas))(), np.float64)
         return float(np.abs((found - exact) * sd).max())
 
     def rejuvenated() -> Any:
-        return pe.Rejuvenate()(0, model, draws, removal).draws.params
+        return pe.Rejuvenate()(0, model, draws, change).draws.params
 
     for fewer in FEWER:
         both = f"all digits / {fewer}"

@@ -34,13 +34,15 @@ def measure(rows: int) -> dict[str, float]:
     model = logistic(rows, PARAMETERS)
     draws = pe.Draws(np.random.default_rng(1).normal(0, rows**-0.5, (4, DRAWS // 4, PARAMETERS)))
     warm_up = logistic(1000, PARAMETERS)
-    pe.Reweight()(0, warm_up, draws, warm_up.removal(np.arange(REMOVED)))  # what compiling takes is not the data's
+    pe.Reweight()(
+        0, warm_up, draws, warm_up.change(remove=np.arange(REMOVED))
+    )  # what compiling takes is not the data's
     before = status("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here on
-    removal = model.removal(np.arange(REMOVED))
-    pe.Reweight()(0, model, draws, removal)
+    change = model.change(remove=np.arange(REMOVED))
+    pe.Reweight()(0, model, draws, change)
     taken = status("VmHWM") - before
-    seconds = [once(lambda: pe.Reweight()(0, model, draws, removal).draws) for _ in range(5)]
+    seconds = [once(lambda: pe.Reweight()(0, model, draws, change).draws) for _ in range(5)]
     return {"megabytes": taken, "seconds": float(np.median(seconds))}
 
 

@@ -121,10 +121,10 @@ class Ours:
     def requests(self, chains: int, **options: Any) -> Run:
         model = self.model(**options)
         state = self.state(chains, model)
-        eraser = pe.LiveInfluenceShift(
+        method = pe.LiveInfluenceShift(
             self.sizes.order, SCALE, rescale_steps=True, batch=BATCH, diverged_above=math.inf
         )
-        return lambda: eraser(model, self.sampler, state, self.removed).state
+        return lambda: method(model, self.sampler, state, self.removed).state
 
     def operations(self) -> float:
         """Floating-point operations in the layers of one chain's gradient: values, and gradients of weights and inputs.

@@ -31,7 +31,7 @@ from posterase.runtime.files import written_whole
 SIZES = (10, 100, 1000, 10_000, 100_000, 1_000_000)
 """9 W + 1 each, for a width W."""
 DRAWS, SAMPLES, DENSE_UP_TO, APART_FROM = 32, 4, 2000, 10_000
-ERASERS: dict[str, pe.Eraser] = {
+METHODS: dict[str, pe.Method] = {
     "Reweight": pe.Reweight(),
     "InfluenceShift": pe.InfluenceShift(solver=pe.CG(), samples=SAMPLES),
     "Transport": pe.Transport(samples=SAMPLES),
@@ -49,10 +49,10 @@ def erased(parameters: int, name: str) -> dict[str, float]:
     from benchmarks.wide import make
 
     problem = make(parameters, DRAWS)
-    removal = problem.model.removal(problem.rows)
+    change = problem.model.change(remove=problem.rows)
 
     def run() -> pe.Draws:
-        return ERASERS[name](0, problem.model, problem.draws, removal).draws
+        return METHODS[name](0, problem.model, problem.draws, change).draws
 
     once(run)
     gc.collect()
@@ -81,17 +81,17 @@ def iterations(parameters: int) -> dict[str, Any]:
     from benchmarks.wide import make, programs
 
     problem = make(parameters, DRAWS)
-    removal = problem.model.removal(problem.rows)
+    change = problem.model.change(remove=problem.rows)
     found = {}
     for name, preconditioner in PRECONDITIONERS.items():
-        eraser = pe.InfluenceShift(solver=pe.CG(preconditioner=preconditioner), samples=SAMPLES, weigh=False)
-        solved = eraser(0, problem.model, problem.draws, removal).diagnostics.solved
+        method = pe.InfluenceShift(solver=pe.CG(preconditioner=preconditioner), samples=SAMPLES, weigh=False)
+        solved = method(0, problem.model, problem.draws, change).details.solved
         found[name] = {"iterations": int(solved.iterations), "products": int(solved.products)}
     return {"solvers": found, "temporary": programs(problem, SAMPLES)}
 
 
 def everything(parameters: int) -> dict[str, Any]:
-    return iterations(parameters) | {name: erased(parameters, name) for name in ERASERS}
+    return iterations(parameters) | {name: erased(parameters, name) for name in METHODS}
 
 
 def apart(call: str) -> Any:
@@ -107,11 +107,11 @@ def per_number(size: int, megabytes: float) -> float:
 
 
 def tables(found: dict[int, dict[str, Any]]) -> Iterator[str]:
-    yield "## Erasers\n\n| parameters | " + " | ".join(f"{name}: seconds | MB | B" for name in ERASERS) + " |"
-    yield "|---|" + "---|" * 3 * len(ERASERS)
+    yield "## Methods\n\n| parameters | " + " | ".join(f"{name}: seconds | MB | B" for name in METHODS) + " |"
+    yield "|---|" + "---|" * 3 * len(METHODS)
     for size, all_of in found.items():
         cells = []
-        for name in ERASERS:
+        for name in METHODS:
             one = all_of[name]
             each = per_number(size, one["megabytes"])
             memory = f"{one['megabytes']:,.0f} | {each:.0f}" if size >= APART_FROM else "|"
@@ -154,7 +154,7 @@ def draw(found: dict[int, dict[str, Any]], target: Path) -> None:
     memory, steps = figure.subplots(1, 2)
     sizes = list(found)
     large = [size for size in sizes if size >= APART_FROM]
-    for name, colour, mark in zip(ERASERS, (SKY, VERMILION, GREEN), "os^", strict=True):
+    for name, colour, mark in zip(METHODS, (SKY, VERMILION, GREEN), "os^", strict=True):
         values = [found[size][name]["megabytes"] for size in large]
         memory.plot(large, values, color=colour, marker=mark, ms=4, label=name)
     memory.plot(large, [size * DRAWS * 4 / 2**20 for size in large], color=GREY, ls=":", label="the draws themselves")
@@ -184,9 +184,9 @@ def run(sizes: Sequence[int] = ()) -> Iterator[str]:
         if size < APART_FROM:
             found[size] = apart(f"everything({size})")
         else:
-            found[size] = apart(f"iterations({size})") | {name: apart(f"erased({size}, {name!r})") for name in ERASERS}
+            found[size] = apart(f"iterations({size})") | {name: apart(f"erased({size}, {name!r})") for name in METHODS}
         yield f"{size:,} parameters: " + ", ".join(
-            f"{name} {found[size][name]['seconds']:.2g} s, {found[size][name]['megabytes']:.0f} MB" for name in ERASERS
+            f"{name} {found[size][name]['seconds']:.2g} s, {found[size][name]['megabytes']:.0f} MB" for name in METHODS
         )
     checked(found)
     yield from write(found, stem)

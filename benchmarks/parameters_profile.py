@@ -76,8 +76,8 @@ def patched(name: str, value: Any, run: Callable[[], Any]) -> Any:
 def run() -> Iterator[Ratio]:
     problem = make(PARAMETERS, DRAWS)
     model, draws = problem.model, problem.draws
-    removal = model.removal(problem.rows)
-    kept, removed = LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal)
+    change = model.change(remove=problem.rows)
+    kept, removed = LogDensity(model.without(change)), RemovedLogLikelihood(model, change)
     whole, like = unconstrained(model, draws)
     thetas = jnp.asarray(whole, jnp.float32)
     sample, share = thetas[:SAMPLES], jnp.full(SAMPLES, 1 / SAMPLES)
@@ -100,8 +100,8 @@ def run() -> Iterator[Ratio]:
 
     def of_shift() -> float:
         wide = make(WIDER, DRAWS)
-        removal = wide.model.removal(wide.rows)
-        densities = LogDensity(wide.model.without(removal)), RemovedLogLikelihood(wide.model, removal)
+        change = wide.model.change(remove=wide.rows)
+        densities = LogDensity(wide.model.without(change)), RemovedLogLikelihood(wide.model, change)
         arrays = wide.draws.flat(), wide.draws.weights.ravel(), jnp.arange(DRAWS)
         return temporary(_shift, solver, *densities, *arrays, 1) / 2**20
 

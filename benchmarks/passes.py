@@ -1,4 +1,4 @@
-"""What a pass over the data costs, and how many a request makes beside its rung: figures of docs/results/profile.md."""
+"""What a pass over the data costs, and how many a request makes beside its method: figures of docs/results/profile.md."""
 
 from __future__ import annotations
 
@@ -79,17 +79,17 @@ def run() -> Iterator[Ratio]:
     what = f"A density of {ROWS:,} rows at {DRAWS} draws, by blocks of 2^20 numbers / of 2^18"
     yield compare(what, density_of(2**20), density_of(2**18), repeats=5)
     model = logistic(ROWS, PARAMETERS)
-    draws, removal = draws_of(model, PARAMETERS), model.removal(np.arange(REMOVED))
+    draws, change = draws_of(model, PARAMETERS), model.change(remove=np.arange(REMOVED))
     yield compare(
         f"erase of {REMOVED} rows of {ROWS:,}, accepted by Reweight / Reweight alone",
-        lambda: pe.erase(model, draws, removal).draws.params,
-        lambda: pe.Reweight()(0, model, draws, removal).draws.params,
+        lambda: pe.erase(model, draws, change).draws.params,
+        lambda: pe.Reweight()(0, model, draws, change).draws.params,
         repeats=5,
     )
     table = table_of({"x": np.random.default_rng(0).normal(size=(ROWS, 16))}, np.ones(ROWS, bool))
     yield compare(
         f"Looking for a series in 16 columns of {ROWS:,} rows / Reweight of the same rows",
         lambda: lagged(table, np.arange(REMOVED)),
-        lambda: pe.Reweight()(0, model, draws, removal).draws.params,
+        lambda: pe.Reweight()(0, model, draws, change).draws.params,
         repeats=3,
     )

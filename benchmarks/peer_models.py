@@ -122,7 +122,7 @@ def unconstrained(peers: Peers, params: PyTree) -> dict[str, np.ndarray]:
 
 def apart(problem: Problem, peers: Peers, draws: pe.Draws, removed: np.ndarray) -> dict[str, float]:
     """The largest deviation of each peer's log density from ours, over draws, after the constant is taken out."""
-    rows, kept = kept_rows(problem, removed), problem.model.without(problem.model.removal(removed))
+    rows, kept = kept_rows(problem, removed), problem.model.without(problem.model.change(remove=removed))
     ours = evaluate(LogDensity(kept), draws).ravel()
     flat = {name: leaf.reshape(-1, *leaf.shape[2:]) for name, leaf in unconstrained(peers, draws.params).items()}
     points = [{name: leaf[i] for name, leaf in flat.items()} for i in range(len(ours))]

@@ -5,7 +5,7 @@ beat but by luck; at the floor is what is no farther than the farthest of them, 
 refit. Errors are root mean squares over parameters: of means in posterior standard deviations, with what chance
 explains; of log standard deviations. "First" is the first call in this process, whatever it compiles. "Seconds" are of
 later calls, with other keys, the median of three (of fewer, where they are long), less what XLA compiled in them once
-more, which is "again": NumPyro compiles its loop for every run. `erase` comes after its rungs and finds most of its
+more, which is "again": NumPyro compiles its loop for every run. `erase` comes after its methods and finds most of its
 programs compiled by them: its own first call from a new process is in [Time to the first answer](compilation.md).
 Programs that an earlier process kept are not used. All have 4 chains of 1,000 draws and their own default of warm-up
 steps: 1,000, nutpie 400. Before anything is timed, the log densities of the peers' models are shown to be ours up to a
@@ -109,7 +109,7 @@ def run() -> Iterator[str]:
 
 def compared(problem: Problem, peers: Peers, draws: pe.Draws, request: str, removed: np.ndarray) -> Iterator[Row]:
     model = problem.model
-    kept = model.without(model.removal(removed))
+    kept = model.without(model.change(remove=removed))
     refits = [pe.nuts(seed, kept, problem.initial, DRAWS, warmup=WARMUP).draws for seed in (1, 2, 3)]
     target = pe.Draws(jax.tree.map(lambda *leaves: np.concatenate(leaves), *(each.params for each in refits)))
     methods: dict[str, tuple[str, Method]] = {
@@ -121,10 +121,10 @@ def compared(problem: Problem, peers: Peers, draws: pe.Draws, request: str, remo
     methods |= {
         "importance weights by arviz-stats": ("reuse", arviz(problem, draws, removed, moved=False)),
         "moment matching by arviz-stats": ("reuse", arviz(problem, draws, removed, moved=True)),
-        "Reweight (PSIS alone)": ("ours", rung(problem, draws, removed, pe.Reweight())),
-        "InfluenceShift": ("ours", rung(problem, draws, removed, pe.InfluenceShift(samples=100))),
-        "Transport": ("ours", rung(problem, draws, removed, pe.Transport())),
-        "Rejuvenate": ("ours", rung(problem, draws, removed, pe.Rejuvenate())),
+        "Reweight (PSIS alone)": ("ours", by_method(problem, draws, removed, pe.Reweight())),
+        "InfluenceShift": ("ours", by_method(problem, draws, removed, pe.InfluenceShift(samples=100))),
+        "Transport": ("ours", by_method(problem, draws, removed, pe.Transport())),
+        "Rejuvenate": ("ours", by_method(problem, draws, removed, pe.Rejuvenate())),
         "erase": ("ours", whole(problem, draws, removed)),
     }
     for name, (kind, method) in methods.items():
@@ -254,8 +254,8 @@ def as_draws(problem: Problem, found: dict[str, Any]) -> pe.Draws:
 def arviz(problem: Problem, draws: pe.Draws, removed: np.ndarray, *, moved: bool) -> Method:
     import arviz_stats
 
-    model, removal = problem.model, problem.model.removal(removed)
-    full, lost = LogDensity(model), RemovedLogLikelihood(model, removal)
+    model, change = problem.model, problem.model.change(remove=removed)
+    full, lost = LogDensity(model), RemovedLogLikelihood(model, change)
     place: list[int] = []
 
     def method(seed: int) -> tuple[pe.Draws, str]:
@@ -321,11 +321,11 @@ def _belonging(
 # --- ours
 
 
-def rung(problem: Problem, draws: pe.Draws, removed: np.ndarray, eraser: pe.Eraser) -> Method:
-    removal = problem.model.removal(removed)
+def by_method(problem: Problem, draws: pe.Draws, removed: np.ndarray, eraser: pe.Method) -> Method:
+    change = problem.model.change(remove=removed)
 
     def method(seed: int) -> tuple[pe.Draws, str]:
-        found = eraser(seed, problem.model, draws, removal)
+        found = eraser(seed, problem.model, draws, change)
         jax.block_until_ready(found.draws.params)
         return found.draws, pe.Policy(ess=0.0).brief(found)
 

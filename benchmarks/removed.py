@@ -1,8 +1,8 @@
 """Cost against the number of removed rows: 1 to 10 % of 100,000, logistic regression, 20 parameters, 1,000 draws.
 
 Seconds are of the second run, all compiled. `Reweight` evaluates removed rows only, padded to a power of two, so its
-cost should follow them once they outweigh what does not depend on them; the other rungs pass over all rows anyway.
-What is accepted is another matter: the table says what each rung's own diagnostics say.
+cost should follow them once they outweigh what does not depend on them; the other methods pass over all rows anyway.
+What is accepted is another matter: the table says what each method's own diagnostics say.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from benchmarks.harness import Ratio
-from benchmarks.scaling import RUNGS, Curve, Point, apart, growth, measured, problem
+from benchmarks.scaling import LADDER, Curve, Point, apart, growth, measured, problem
 
 ROWS, PARAMETERS, CHAINS, DRAWS = 100_000, 20, 4, 250
 SIZES = (1, 10, 100, 1_000, 10_000)
 
 
 def measure(removed: int) -> Iterator[Point]:
-    """Every rung."""
+    """Every method."""
     model, draws, _ = problem(ROWS, PARAMETERS, CHAINS, DRAWS)
-    removal = model.removal(np.arange(removed))
-    for name, eraser in RUNGS.items():
-        yield measured(removed, name, lambda: eraser(0, model, draws, removal))  # noqa: B023
+    change = model.change(remove=np.arange(removed))
+    for name, method in LADDER.items():
+        yield measured(removed, name, lambda: method(0, model, draws, change))  # noqa: B023
 
 
 def told(points: Sequence[Point]) -> list[str]:
     """What the figures say."""
-    grown = {name: growth(points, name, lambda point: point.seconds) for name in RUNGS}
+    grown = {name: growth(points, name, lambda point: point.seconds) for name in LADDER}
     first, last, _ = grown["Reweight"]
     times = ", ".join(f"{name} × {ratio:.3g}" for name, (_, _, ratio) in grown.items())
     passed = {
         name: max((p.size for p in points if p.method == name and p.says.startswith("passed")), default=0)
-        for name in RUNGS
+        for name in LADDER
     }
     most = ", ".join(f"{name} {size:,}" for name, size in passed.items())
     return [
         f"From {first.size:,} to {last.size:,} removed rows (× {last.size / first.size:.0f}) seconds grow: {times}.",
-        f"The most removed rows at which a rung's own diagnostics passed: {most}.",
+        f"The most removed rows at which a method's own diagnostics passed: {most}.",
     ]
 
 
@@ -52,6 +52,6 @@ def run(sizes: Sequence[int] = ()) -> Iterator[str | Ratio]:
         points += found
         curve.write(points, told(points))
         yield from (f"{point.size:,} removed, {point.method}: {point.seconds:.3g} s, {point.says}" for point in found)
-    for name in RUNGS:
+    for name in LADDER:
         small, large, _ = growth(points, name, lambda point: point.seconds)
         yield Ratio(f"{name}, {large.size:,} removed / {small.size:,} removed", large.seconds, small.seconds)

@@ -29,9 +29,9 @@ def draws_of(model: pe.Model, parameters: int = PARAMETERS) -> pe.Draws:
     return pe.Draws(np.random.default_rng(1).normal(0, model.n_rows**-0.5, (1, DRAWS, parameters)))
 
 
-def request(model: pe.Model, draws: pe.Draws, eraser: pe.Eraser, size: int = REMOVED) -> Callable[[], Any]:
-    removal = model.removal(np.arange(size))
-    return lambda: eraser(0, model, draws, removal).draws
+def request(model: pe.Model, draws: pe.Draws, method: pe.Method, size: int = REMOVED) -> Callable[[], Any]:
+    change = model.change(remove=np.arange(size))
+    return lambda: method(0, model, draws, change).draws
 
 
 def run() -> Iterator[Ratio]:

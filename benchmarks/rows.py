@@ -16,7 +16,7 @@ import numpy as np
 
 import posterase as pe
 from benchmarks.harness import Ratio, once
-from benchmarks.scaling import RUNGS, Curve, Point, apart, growth, measured, problem, rounded
+from benchmarks.scaling import LADDER, Curve, Point, apart, growth, measured, problem, rounded
 
 PARAMETERS, CHAINS, DRAWS, REMOVED, WARMUP = 50, 4, 250, 100, 500
 AFFORDABLE = 60.0
@@ -31,16 +31,16 @@ def default_sizes() -> tuple[int, ...]:
 
 
 def measure(rows: int, methods: Sequence[str]) -> Iterator[Point]:
-    """These rungs, and a refit if it is among them."""
+    """These methods, and a refit if it is among them."""
     model, draws, pareto_k = problem(rows, PARAMETERS, CHAINS, DRAWS)
-    removal = model.removal(np.arange(REMOVED))
-    for name in RUNGS:
+    change = model.change(remove=np.arange(REMOVED))
+    for name in LADDER:
         if name not in methods:
             continue
-        point = measured(rows, name, lambda: RUNGS[name](0, model, draws, removal))  # noqa: B023
+        point = measured(rows, name, lambda: LADDER[name](0, model, draws, change))  # noqa: B023
         yield point._replace(says=f"{point.says}; draws that went in: k̂ {pareto_k:.2f}")
     if REFIT in methods:
-        kept, starts = model.without(removal), draws.params[:, 0]
+        kept, starts = model.without(change), draws.params[:, 0]
         found: list[pe.NutsSampled] = []
 
         def run() -> object:
@@ -48,14 +48,14 @@ def measure(rows: int, methods: Sequence[str]) -> Iterator[Point]:
             return found[-1].draws.params
 
         run()
-        seconds, told = once(run), found[-1].diagnostics
+        seconds, told = once(run), found[-1].details
         count = float(told.gradients + told.warmup_gradients)
         yield Point(rows, REFIT, seconds, None, count, None, told.sequential, str(told))
 
 
 def told(points: Sequence[Point]) -> list[str]:
     """What the figures say."""
-    grown = {name: growth(points, name, lambda point: point.seconds) for name in RUNGS}
+    grown = {name: growth(points, name, lambda point: point.seconds) for name in LADDER}
     first, last, _ = grown["Reweight"]
     times = ", ".join(
         f"{name} × {ratio:.3g}{'' if end.size == last.size else f' to {end.size:,}'}"
@@ -71,7 +71,7 @@ def told(points: Sequence[Point]) -> list[str]:
     )
     refit = next((p for p in points if p.method == REFIT and p.size == last.size), None)
     if refit is not None:
-        run = [p for p in points if p.size == last.size and p.method in RUNGS and not p.extrapolated]
+        run = [p for p in points if p.size == last.size and p.method in LADDER and not p.extrapolated]
         at = {p.method: refit.seconds / p.seconds for p in run}
         said = ", ".join(f"{name} {rounded(ratio)}" for name, ratio in at.items())
         which = "an extrapolated refit" if refit.extrapolated else "a refit"
@@ -86,7 +86,7 @@ def run(sizes: Sequence[int] = ()) -> Iterator[str | Ratio]:
     points: list[Point] = []
     last: dict[str, Point] = {}
     for rows in chosen:
-        expected = {name: last[name].seconds * rows / last[name].size if last else 0.0 for name in (*RUNGS, REFIT)}
+        expected = {name: last[name].seconds * rows / last[name].size if last else 0.0 for name in (*LADDER, REFIT)}
         found = apart("rows", rows=rows, methods=[name for name in expected if expected[name] < AFFORDABLE])
         last |= {point.method: point for point in found}
         for name, seconds in expected.items():
@@ -96,6 +96,6 @@ def run(sizes: Sequence[int] = ()) -> Iterator[str | Ratio]:
         points += found
         curve.write(points, told(points))
         yield from (f"{point.size:,} rows, {point.method}: {point.seconds:.3g} s, {point.says}" for point in found)
-    for name in RUNGS:
+    for name in LADDER:
         small, large, _ = growth(points, name, lambda point: point.seconds)
         yield Ratio(f"{name}, {large.size:,} rows / {small.size:,} rows", large.seconds, small.seconds)

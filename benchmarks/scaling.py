@@ -33,7 +33,7 @@ from posterase.runtime.files import written_whole
 
 DOCS = Path(__file__).parent.parent / "docs"
 NEWTON_STEPS = 8
-RUNGS: dict[str, pe.Eraser] = {
+LADDER: dict[str, pe.Method] = {
     "Reweight": pe.Reweight(),
     "Transport": pe.Transport(),
     "Rejuvenate": pe.Rejuvenate(),
@@ -129,7 +129,7 @@ class Memory:
 
 
 def measured(size: int, name: str, run: Callable[[], Any]) -> Point:
-    """The second run of an eraser, all compiled."""
+    """The second run of a method, all compiled."""
     run()
     memory = Memory()
     erased: list[Any] = []
@@ -139,7 +139,7 @@ def measured(size: int, name: str, run: Callable[[], Any]) -> Point:
         return erased[0].draws.params
 
     seconds, peak = once(again), memory.peak()
-    cost, says = erased[0].evidence.cost, pe.Policy(ess=0.0).brief(erased[0])
+    cost, says = erased[0].diagnostics.cost, pe.Policy(ess=0.0).brief(erased[0])
     return Point(size, name, seconds, peak, float(cost.gradients), float(cost.densities), cost.sequential, says)
 
 

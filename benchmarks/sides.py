@@ -4,7 +4,7 @@ Target: three NUTS refits pooled. Two more refits, by NumPyro and BlackJAX, are 
 at most twice as far from the target as the farther of them, in means and in spreads. Errors are root mean squares over
 parameters: of means in posterior standard deviations, with what chance explains; of log standard deviations.
 "Seconds" are the median of three later calls, "first" is the first call; neither starts a process, and `erase` comes
-last and finds programs compiled by its rungs. All start from the same 4,000 draws.
+last and finds programs compiled by its methods. All start from the same 4,000 draws.
 
 - **R loo** is handed a request as one observation, whose log-likelihood is the sum over the removed rows: `loo` gives
   weights, `loo_moment_match` moved draws and weights, both with their defaults. **iwmm** gets both log densities
@@ -98,7 +98,7 @@ class Case(NamedTuple):
 
 def compared(case: Case, found: Found) -> Iterator[Row]:
     problem, peers, draws, request, removed = case
-    kept = problem.model.without(problem.model.removal(removed))
+    kept = problem.model.without(problem.model.change(remove=removed))
     refits = [
         pe.nuts(seed, kept, problem.initial, against.DRAWS, warmup=against.WARMUP).draws.params for seed in (1, 2, 3)
     ]
@@ -123,8 +123,8 @@ def compared(case: Case, found: Found) -> Iterator[Row]:
     yield tuned_smc(case, measured, floor)
     for name, moved, times, says in by_pydvl(case, target, found):
         yield judged(name, moved, times, says)
-    for name, eraser in OURS.items():
-        yield measured(name, "ours", against.rung(problem, draws, removed, eraser))
+    for name, method in OURS.items():
+        yield measured(name, "ours", against.method(problem, draws, removed, method))
     yield measured("erase", "ours", against.whole(problem, draws, removed))
 
 
@@ -309,7 +309,7 @@ def placed(case: Case, places: np.ndarray, log_weights: np.ndarray) -> pe.Draws:
 def check_density(case: Case, theirs: np.ndarray) -> None:
     """What R computes is our kept density, up to a constant."""
     model = case.problem.model
-    ours = evaluate(LogDensity(model.without(model.removal(case.removed))), case.draws).ravel()
+    ours = evaluate(LogDensity(model.without(model.change(remove=case.removed))), case.draws).ravel()
     off = theirs - ours
     assert np.ptp(off) < against.AGREED, np.ptp(off)
 

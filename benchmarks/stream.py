@@ -1,4 +1,4 @@
-"""Rows streamed from a file beside the same rows in memory: seconds of `Transport`, and passes of every rung.
+"""Rows streamed from a file beside the same rows in memory: seconds of `Transport`, and passes of every method.
 
 With `python -m benchmarks stream`, docs/results/stream.md and .json are written anew.
 """
@@ -96,25 +96,25 @@ def seconds(files: dict[str, Any], draws: pe.Draws) -> dict[str, list[float]]:
     taken: dict[str, list[float]] = {name: [] for name in models}
     for turn in range(REPEATS + 1):
         for name, model in models.items():
-            removal = model.removal(np.arange(REMOVED))
-            spent = once(lambda: pe.Transport()(0, model, draws, removal).draws.params)  # noqa: B023
+            change = model.change(remove=np.arange(REMOVED))
+            spent = once(lambda: pe.Transport()(0, model, draws, change).draws.params)  # noqa: B023
             if turn:
                 taken[name].append(spent)
     return taken
 
 
 def passes(files: dict[str, Any], draws: pe.Draws) -> dict[str, float]:
-    """Over the files, of every rung, and of what `erase` does around them."""
+    """Over the files, of every method, and of what `erase` does around them."""
     data = pe.stream(files, block_rows=SMALL // 20)
     model = model_of(data)
-    removal = model.removal(np.arange(REMOVED))
+    change = model.change(remove=np.arange(REMOVED))
     found, before = {}, data.blocks_read
-    for eraser in (pe.Reweight(), pe.Transport(), pe.Rejuvenate()):
-        eraser(0, model, draws, removal)
-        found[type(eraser).__name__] = (data.blocks_read - before) / data.n_blocks
+    for method in (pe.Reweight(), pe.Transport(), pe.Rejuvenate()):
+        method(0, model, draws, change)
+        found[type(method).__name__] = (data.blocks_read - before) / data.n_blocks
         before = data.blocks_read
-    verdict = pe.erase(model, draws, removal, policy=pe.Policy(ess=DRAWS / 4)).verdict
-    name = f"`pe.erase`, {'accepted by ' + verdict.rung if verdict.accepted else 'refused'}"
+    verdict = pe.erase(model, draws, change, policy=pe.Policy(ess=DRAWS / 4)).verdict
+    name = f"`pe.erase`, {'accepted by ' + verdict.method if verdict.accepted else 'refused'}"
     found[name] = (data.blocks_read - before) / data.n_blocks
     return found
 

@@ -88,23 +88,23 @@ def requests() -> Iterator[Request]:
 
 def measure(request: Request) -> Row:
     model, draws = request.model, request.draws
-    removal = model.removal(request.rows)
+    change = model.change(remove=request.rows)
     found: dict[str, list[float]] = {"warm": [], "cold": [], "unmoved": []}
     steps, again, rhat = [], 0, 1.0
     for seed in range(SEEDS):
         key = jax.random.key(seed)
-        moved = pe.Transport()(key, model, draws, removal).draws
+        moved = pe.Transport()(key, model, draws, change).draws
         for name, method, start in [
             ("warm", pe.Refit(), moved),
             ("cold", pe.Refit(warm=0), moved),
             ("unmoved", pe.Refit(), draws),
         ]:
-            made = method.refit(key, model, draws, removal, Start(start))
-            found[name].append(made.evidence.cost.gradients / min(made.evidence.ess.values()))
+            made = method.refit(key, model, draws, change, Start(start))
+            found[name].append(made.diagnostics.cost.gradients / min(made.diagnostics.ess.values()))
             if name == "warm":
-                steps.append(made.evidence.cost.gradients / refit_transitions(CHAINS, draws.n_draws, is_warm=True))
-                again += bool(made.diagnostics.before)
-                rhat = max(rhat, *made.diagnostics.rhat.values())
+                steps.append(made.diagnostics.cost.gradients / refit_transitions(CHAINS, draws.n_draws, is_warm=True))
+                again += bool(made.details.before)
+                rhat = max(rhat, *made.details.rhat.values())
     parameters = sum(int(np.prod(leaf.shape[2:])) for leaf in jax.tree.leaves(draws.params))
     return Row(request, parameters, **found, steps=float(np.mean(steps)), again=again, rhat=rhat)
 

@@ -122,8 +122,8 @@ def _towards(at: Params, scales: Params, x: Float[Array, "n inputs"], gap: Float
 def programs(problem: Wide, samples: int) -> dict[str, int]:
     """Bytes that XLA sets aside beside arguments and results, for each compiled program that sees all parameters."""
     model, draws = problem.model, problem.draws
-    removal = model.removal(problem.rows)
-    kept, removed = LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal)
+    change = model.change(remove=problem.rows)
+    kept, removed = LogDensity(model.without(change)), RemovedLogLikelihood(model, change)
     flat = draws.flat()
     picked = jnp.arange(samples)
     solver = numbers_as_arrays(pe.CG())

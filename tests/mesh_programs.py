@@ -1,4 +1,4 @@
-"""Erasers, samplers and metrics over a mesh, for tests to start in processes that have other devices."""
+"""Methods, samplers and metrics over a mesh, for tests to start in processes that have other devices."""
 
 import json
 import re
@@ -25,7 +25,7 @@ def problem(rows=203, seed=0):
     return model, pe.Draws({"beta": rng.normal([0.5, -1.0, 0.3], 0.18, size=(3, 201, 3)).astype(np.float32)})
 
 
-def erasers():
+def methods():
     import posterase as pe
 
     return {
@@ -34,8 +34,10 @@ def erasers():
         "InfluenceShift by CG": pe.InfluenceShift(samples=50, solver=pe.CG()),
         "Transport": pe.Transport(),
         "Rejuvenate": pe.Rejuvenate(),
-        "Continue": pe.Continue(pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55), batch=10), steps=5),
-        "ContinueUnfinished": pe.ContinueUnfinished(steps=10, batch=16, round_steps=5, control_rows=40, tolerance=None),
+        "ContinueSampling": pe.ContinueSampling(pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55), batch=10), steps=5),
+        "CorrectedContinuation": pe.CorrectedContinuation(
+            steps=10, batch=16, round_steps=5, control_rows=40, tolerance=None
+        ),
     }
 
 
@@ -52,10 +54,10 @@ def blocks(mesh) -> dict[str, list]:
     import posterase as pe
 
     model, draws = problem(rows=2003)
-    removal = model.removal(range(7))
+    change = model.change(remove=range(7))
     made = {}
     for name in ("Reweight", "Transport"):
-        erased = erasers()[name](0, model, draws, removal, mesh=mesh)
+        erased = methods()[name](0, model, draws, change, mesh=mesh)
         made |= {name: erased.draws.params["beta"], f"{name}, weights": erased.draws.log_weights}
     sampler = pe.SGLD(pe.PolynomialSteps(1e-5, 1.0, 0.55))
     state = pe.start_chains(0, model, sampler, {"beta": np.zeros((3, 3), np.float32)})
@@ -73,28 +75,28 @@ def cut(mesh) -> dict[str, list | float]:
 
     model, _ = problem(rows=64)
     draws = pe.nuts(0, model, {"beta": np.zeros((3, 3), np.float32)}, draws=200, warmup=200).draws
-    whole = pe.Reweight()(0, model, draws, model.removal(range(7))).draws.log_weights
+    whole = pe.Reweight()(0, model, draws, model.change(remove=range(7))).draws.log_weights
     data = jax.device_put(model.data, NamedSharding(mesh, PartitionSpec("rows")))
     model = pe.Model(model.log_prior, model.log_likelihood, data)
-    removal = model.removal(range(7))
-    result = pe.erase(model, draws, removal, key=0, mesh=mesh)
+    change = model.change(remove=range(7))
+    result = pe.erase(model, draws, change, key=0, mesh=mesh)
     with sharding.over(mesh):
         spread = model.spread()
     held = {"model": model, "spread": spread, "kept": result.model}
     shapes = {
         name: [list(shard.data.shape) for shard in each.data["x"].addressable_shards] for name, each in held.items()
     }
-    found = pe.Reweight()(0, model, draws, removal, mesh=mesh).draws.log_weights
+    found = pe.Reweight()(0, model, draws, change, mesh=mesh).draws.log_weights
     return shapes | {"difference": float(np.abs(found - whole).max())}
 
 
 def some(mesh, erasing=("Reweight", "Transport")) -> dict[str, list]:
     """What a few of them make of it."""
     model, draws = problem()
-    removal = model.removal(range(7))
+    change = model.change(remove=range(7))
     made = {}
     for name in erasing:
-        erased = erasers()[name](0, model, draws, removal, mesh=mesh)
+        erased = methods()[name](0, model, draws, change, mesh=mesh)
         made[name] = erased.draws.params["beta"]
         made[f"{name}, weights"] = erased.draws.log_weights
     made |= sgld(mesh)
@@ -117,16 +119,16 @@ def sgld(mesh):
 
 
 def everything(mesh) -> dict[str, list]:
-    """What every eraser, sampler and metric makes of the problem, over a mesh or none."""
+    """What every method, sampler and metric makes of the problem, over a mesh or none."""
     import jax
 
     import posterase as pe
 
     model, draws = problem()
-    removal = model.removal(range(7))
+    change = model.change(remove=range(7))
     made = {}
-    for name, eraser in erasers().items():
-        erased = eraser(0, model, draws, removal, mesh=mesh)
+    for name, method in methods().items():
+        erased = method(0, model, draws, change, mesh=mesh)
         made[name] = erased.draws.params["beta"]
         if erased.draws.log_weights is not None:
             made[f"{name}, weights"] = erased.draws.log_weights
@@ -142,7 +144,7 @@ def everything(mesh) -> dict[str, list]:
         wide, _ = problem()
         initial = {"beta": np.zeros((3, 3))}
         made["NUTS"] = pe.nuts(0, wide, initial, 20, warmup=20, mesh=mesh).draws.params["beta"]
-        made["Refit"] = pe.Refit(warmup=20)(0, wide, draws.thin(10), removal, mesh=mesh).draws.params["beta"]
+        made["Refit"] = pe.Refit(warmup=20)(0, wide, draws.thin(10), change, mesh=mesh).draws.params["beta"]
     return {name: np.asarray(values, float).tolist() for name, values in made.items()}
 
 
@@ -195,7 +197,7 @@ def streamed(mesh) -> list[str]:
     model, draws = problem()
     read = pe.Model(model.log_prior, model.log_likelihood, pe.stream(dict(model.data)))
     try:
-        pe.Reweight()(0, read, draws, read.removal([1]), mesh=mesh)
+        pe.Reweight()(0, read, draws, read.change(remove=[1]), mesh=mesh)
     except pe.errors.MeshError as error:
         return [str(error)]
     return []
@@ -207,7 +209,7 @@ def endless(mesh) -> None:
 
     model, draws = problem()
     while True:
-        pe.Reweight()(0, model, draws, model.removal(range(7)), mesh=mesh)
+        pe.Reweight()(0, model, draws, model.change(remove=range(7)), mesh=mesh)
         print("begun", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Closed forms: models whose posterior is known exactly, before and after a removal.
+"""Closed forms: models whose posterior is known exactly, before and after a change.
 
 Each oracle gives its model, exact independent draws of the posterior of any set of rows, and the exact mean and
 variance of its parameter.

@@ -49,7 +49,7 @@ ELSEWHERE = {
     "posterase demo": "test_every_long_example_works_as_pasted, into another folder",
     "posterase reproduce gmm": "the same",
     "posterase reproduce diabetes": "test_every_example_works_as_pasted, into another folder",
-    "posterase reproduce rungs": "test_every_example_works_as_pasted, into another folder",
+    "posterase reproduce methods": "test_every_example_works_as_pasted, into another folder",
     "posterase reproduce digits": "test_every_long_example_works_as_pasted, into another folder",
     "posterase reproduce fashion-mnist": "on a GPU: docs/results/networks.md",
     "posterase reproduce cifar10": "on a GPU: docs/results/networks.md",
@@ -267,7 +267,7 @@ IN_ORDER = [
     *("keys new", "requests register", "requests add", "requests list", "requests extend", "requests run"),
     *("requests show", "requests cancel", "requests export", "verify", "keys show", "keys rotate", "tokens new"),
     *("tokens list", "tokens revoke", "erase", "assess", "report", "doctor", "data list", "data where", "data check"),
-    *("reproduce fashion-mnist", "reproduce cifar10", "reproduce page", "reproduce diabetes", "reproduce rungs"),
+    *("reproduce fashion-mnist", "reproduce cifar10", "reproduce page", "reproduce diabetes", "reproduce methods"),
 ]
 LONG = ["demo", "reproduce gmm", "reproduce digits"]
 UNTIL_A_SIGNAL = ["serve", "requests work"]

@@ -82,7 +82,7 @@ def test_the_readmes_model(capsys):
 @pytest.mark.slow
 def test_the_page_on_evidence(capsys):
     """Its code runs as it stands."""
-    first, second = code_of("evidence.md")
+    first, second = code_of("diagnostics.md")
     names = {}
     exec(first, names)
     assert "20 rows removed, 180 kept, 2 refits" in capsys.readouterr().out
@@ -229,15 +229,15 @@ def test_nothing_heavy_is_imported_before_it_is_used():
 
 def test_public_names():
     """What DESIGN promises under `pe.`; a change here is a change of the interface."""
-    expected = {"Model", "MaskedModel", "Draws", "Removal", "split", "erase", "Policy", "Verdict", "CG", "Cholesky"}
+    expected = {"Model", "MaskedModel", "Draws", "Change", "split", "erase", "Policy", "Verdict", "CG", "Cholesky"}
     expected |= {
         "Reweight",
         "InfluenceShift",
         "Transport",
         "Rejuvenate",
         "Refit",
-        "Continue",
-        "ContinueUnfinished",
+        "ContinueSampling",
+        "CorrectedContinuation",
         "Rewind",
         "match_refits",
     }

@@ -250,7 +250,7 @@ def _steady(text: str) -> list[str]:
     lines: list[str] = []
     columns: list[int] = []
     for line in text.splitlines():
-        if line.startswith("rung "):
+        if line.startswith("method "):
             columns = [line.index(name) for name in ("seconds", "evaluations", "ESS", "k̂")]  # the last first
         elif not line.strip():
             columns = []

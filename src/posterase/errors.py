@@ -62,7 +62,7 @@ class UnknownParameterError(PosteraseError, KeyError):
 
 
 class RowsError(PosteraseError, ValueError):
-    """Base of what can be wrong with the rows of a removal; itself: not a list of row ids nor a mask."""
+    """Base of what can be wrong with the rows of a change; itself: not a list of row ids nor a mask."""
 
 
 class EmptyRemovalError(RowsError):
@@ -78,7 +78,7 @@ class DuplicateRowsError(RowsError):
 
 
 class RowsAlreadyRemovedError(RowsError):
-    """A row that an earlier removal took out."""
+    """A row that an earlier change took out."""
 
 
 class NothingKeptError(RowsError):
@@ -187,7 +187,7 @@ class NoDensityError(PosteraseError, ValueError):
 
 
 class InvalidOptionError(PosteraseError, ValueError):
-    """An option of an eraser or a solver outside its range."""
+    """An option of a method or a solver outside its range."""
 
 
 class MeshError(PosteraseError, ValueError):

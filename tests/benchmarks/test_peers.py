@@ -40,6 +40,6 @@ def test_another_row_would_be_seen():
     problem = breast_cancer()
     rows = problem.requests["57 rows of one class"]
     draws = some_draws(problem)
-    one_more = problem._replace(model=problem.model.without(problem.model.removal(rows[:1])))
+    one_more = problem._replace(model=problem.model.without(problem.model.change(remove=rows[:1])))
     found = apart(one_more, PEERS[problem.name](), draws, rows[1:])
     assert min(found.values()) > 0.02, found

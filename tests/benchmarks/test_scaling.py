@@ -91,7 +91,7 @@ def test_reweight_computes_and_holds_the_same_however_many_rows_are_kept():
     programs = []
     for rows in (2_000, 20_000):
         model = regression(rows)
-        programs.append(density_program(RemovedLogLikelihood(model, model.removal(range(100)))))
+        programs.append(density_program(RemovedLogLikelihood(model, model.change(remove=range(100)))))
     assert flops(programs[0]) == flops(programs[1])
     assert temporary(programs[0]) == temporary(programs[1])
 
@@ -108,18 +108,18 @@ def refuse(*_):
 
 def test_reweight_makes_no_copy_of_the_data(monkeypatch):
     model, draws = regression(200), draws_of(200)
-    removal = model.removal(range(5))
+    change = model.change(remove=range(5))
     monkeypatch.setattr(model_file, "overwrite", refuse)
-    pe.Reweight()(0, model, draws, removal)
+    pe.Reweight()(0, model, draws, change)
     with pytest.raises(AssertionError, match="a copy of the data"):  # the twin: Transport moves draws by the kept rows
-        pe.Transport()(0, model, draws, removal)
+        pe.Transport()(0, model, draws, change)
 
 
 def test_reweight_evaluates_as_many_rows_whatever_is_kept():
     found = []
     for rows in (200, 2_000):
         model = regression(rows)
-        found.append(pe.Reweight()(0, model, draws_of(200), model.removal(range(5))).evidence.cost)
+        found.append(pe.Reweight()(0, model, draws_of(200), model.change(remove=range(5))).diagnostics.cost)
     assert found[0].densities * 200 == pytest.approx(found[1].densities * 2_000)
     assert found[0].sequential == found[1].sequential == 1
 
@@ -150,7 +150,7 @@ def test_transport_passes_over_the_data_as_often_however_many_rows():
     found = []
     for rows in (500, 5_000):
         model, draws, _ = problem(rows, COLUMNS, 2, 100)
-        found.append(pe.Transport()(0, model, draws, model.removal(range(5))).evidence.cost)
+        found.append(pe.Transport()(0, model, draws, model.change(remove=range(5))).diagnostics.cost)
     assert found[0].densities == found[1].densities == 2 * 200
     assert found[1].gradients == pytest.approx(found[0].gradients, rel=0.25)
     assert abs(found[1].sequential - found[0].sequential) <= 2
@@ -161,22 +161,22 @@ def test_transport_passes_over_the_data_as_often_however_many_rows():
 
 def test_one_copy_of_the_kept_rows_serves_a_request_and_is_let_go():
     model = regression(100)
-    removal = model.removal([3])
-    kept = model.without(removal)
-    assert model.without(removal) is kept
-    assert model.without(model.removal([4])) is not kept  # the twin: another request
+    change = model.change(remove=[3])
+    kept = model.without(change)
+    assert model.without(change) is kept
+    assert model.without(model.change(remove=[4])) is not kept  # the twin: another request
     gone = weakref.ref(kept)
     del kept
     gc.collect()
     assert gone() is None
-    assert not model.without(removal).present[3]
+    assert not model.without(change).present[3]
 
 
 def test_a_kept_model_made_inside_compiled_code_does_not_leak_out():
     model = regression(100)
-    removal = model.removal([3])
-    inside = jax.jit(lambda theta: LogDensity(model.without(removal))(theta))(jnp.ones(COLUMNS))
-    outside = LogDensity(model.without(removal))(jnp.ones(COLUMNS))
+    change = model.change(remove=[3])
+    inside = jax.jit(lambda theta: LogDensity(model.without(change))(theta))(jnp.ones(COLUMNS))
+    outside = LogDensity(model.without(change))(jnp.ones(COLUMNS))
     assert float(inside) == pytest.approx(float(outside), rel=1e-5)
 
 
@@ -222,9 +222,9 @@ def test_the_kept_rows_are_passed_over_only_where_the_removal_leaves_little(monk
 
     monkeypatch.setattr(propriety_file, "gradients", counted)
     monkeypatch.setattr(propriety_file, "FEW_ELEMENTS", 0)  # so that these rows are many
-    removal = model.removal(np.flatnonzero(group))
+    change = model.change(remove=np.flatnonzero(group))
     thetas = np.random.default_rng(1).normal(size=(50, 2)) * [0.1, 0.4]
-    kept, removed = LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal)
+    kept, removed = LogDensity(model.without(change)), RemovedLogLikelihood(model, change)
     propriety_file.check_informed(kept, removed, thetas, np.zeros(2, np.float32))
     assert sum(of_kept_rows) == passes
 
@@ -234,10 +234,14 @@ def test_the_kept_rows_are_passed_over_only_where_the_removal_leaves_little(monk
 
 def test_the_cost_of_reweight_follows_the_bucket_of_removed_rows():
     model = regression(20_000)
-    cost = {n: flops(density_program(RemovedLogLikelihood(model, model.removal(range(n))))) for n in (1_000, 8_000)}
+    cost = {
+        n: flops(density_program(RemovedLogLikelihood(model, model.change(remove=range(n))))) for n in (1_000, 8_000)
+    }
     assert cost[8_000] == pytest.approx(8 * cost[1_000], rel=0.1)
-    assert cost[1_000] == flops(density_program(RemovedLogLikelihood(model, model.removal(range(1_024)))))
-    assert cost[1_000] < flops(density_program(RemovedLogLikelihood(model, model.removal(range(1_025)))))  # the twin
+    assert cost[1_000] == flops(density_program(RemovedLogLikelihood(model, model.change(remove=range(1_024)))))
+    assert cost[1_000] < flops(
+        density_program(RemovedLogLikelihood(model, model.change(remove=range(1_025))))
+    )  # the twin
 
 
 # --- draws
@@ -261,7 +265,7 @@ def test_a_curve_is_written_with_its_figures_and_its_plot(tmp_path, monkeypatch)
     model, draws, pareto_k = problem(400, 3, 2, 100)
     assert pareto_k < 0.7
     points = [
-        measured(size, "Reweight", lambda: pe.Reweight()(0, model, draws, model.removal(range(size))))  # noqa: B023
+        measured(size, "Reweight", lambda: pe.Reweight()(0, model, draws, model.change(remove=range(size))))  # noqa: B023
         for size in (1, 3)
     ]
     Curve("small", "Small", "How it was measured.", "removed rows", "python -m benchmarks small").write(

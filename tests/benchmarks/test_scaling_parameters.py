@@ -71,10 +71,10 @@ def test_steps_of_conjugate_gradients(wide):
 
     def steps(size, preconditioner):
         problem = wide[size]
-        eraser = pe.InfluenceShift(solver=pe.CG(preconditioner=preconditioner), samples=4, weigh=False)
-        erased = eraser(0, problem.model, problem.draws, problem.model.removal(problem.rows))
-        assert erased.diagnostics.relative_residual < 1e-4
-        taken = int(erased.diagnostics.solved.iterations)
+        method = pe.InfluenceShift(solver=pe.CG(preconditioner=preconditioner), samples=4, weigh=False)
+        erased = method(0, problem.model, problem.draws, problem.model.change(remove=problem.rows))
+        assert erased.details.relative_residual < 1e-4
+        taken = int(erased.details.solved.iterations)
         assert f"after {taken} iterations, {taken + 1} products" in str(erased)
         return taken
 
@@ -171,7 +171,7 @@ def test_a_refusal_names_the_parameter_and_the_page_of_its_cause():
     m = y[:4].mean() + rng.normal(size=(4, 500)) / 2
     u = y[4:].sum() / 17 + rng.normal(size=(4, 500)) / np.sqrt(17)
     objections = pe.Policy(pareto_k=np.inf, ess=1.0, epsilon=np.inf)
-    result = pe.erase(model, pe.Draws({"m": m, "u": u}), range(4), rungs=[pe.Reweight()], policy=objections)
+    result = pe.erase(model, pe.Draws({"m": m, "u": u}), range(4), methods=[pe.Reweight()], policy=objections)
     assert "along m, the kept density is as high as among them" in result.verdict.reason
     assert "second mode" in result.verdict.advice
     assert result.verdict.page == "docs/when-not-to-trust.md#mass-far-from-the-draws"
@@ -195,8 +195,8 @@ def test_fewer_draws_than_parameters_are_no_sign_of_an_improper_posterior():
         lambda p: -0.5 * jnp.sum(p**2), lambda p, x: -0.5 * (x @ p) ** 2, rng.normal(size=(16, 50)).astype(np.float32)
     )
     thetas, like = unconstrained(model, pe.Draws(rng.normal(size=(1, 8, 50))))
-    removal = model.removal([0, 1])
-    check_informed(LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal), thetas, like)
+    change = model.change(remove=[0, 1])
+    check_informed(LogDensity(model.without(change)), RemovedLogLikelihood(model, change), thetas, like)
 
 
 def test_a_combination_that_only_removed_rows_knew_is_still_found():
@@ -208,6 +208,6 @@ def test_a_combination_that_only_removed_rows_knew_is_still_found():
     rng = np.random.default_rng(0)
     draws = pe.Draws({"a": rng.normal(size=(1, 8)), "b": rng.normal(size=(1, 8))})
     thetas, like = unconstrained(model, draws)
-    removal = model.removal([0, 1])
+    change = model.change(remove=[0, 1])
     with pytest.raises(pe.errors.ImproperPosteriorError, match="a combination of a and b"):
-        check_informed(LogDensity(model.without(removal)), RemovedLogLikelihood(model, removal), thetas, like)
+        check_informed(LogDensity(model.without(change)), RemovedLogLikelihood(model, change), thetas, like)

@@ -124,7 +124,7 @@ def test_r_weighs_as_we_do():
     found = sides_page.Found("", [], [], [], [])
     by_r = {name: (moved, says) for name, moved, _, says in sides.in_r(case, found)}
     assert len(found.versions) == 1
-    own = pe.Reweight()(0, case.problem.model, case.draws, case.problem.model.removal(case.removed)).draws
+    own = pe.Reweight()(0, case.problem.model, case.draws, case.problem.model.change(remove=case.removed)).draws
     weights = by_r["weights by R loo"][0]
     light = own.log_weights < np.median(own.log_weights)  # smoothing leaves these as they were, up to a constant
     assert np.ptp((weights.log_weights - own.log_weights)[light]) < 1e-3

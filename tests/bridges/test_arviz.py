@@ -214,10 +214,10 @@ def test_stored_likelihoods_give_the_models_weights(beta, tmp_path, kind):
         source = tree if kind == "tree" else InferenceData(tree)
     model, draws = pe.from_arviz(source)
     by_hand = ORACLE.model()
-    exact = pe.Reweight()(0, by_hand, pe.Draws({"beta": beta}), by_hand.removal(REMOVED))
-    stored = pe.Reweight()(0, model, draws, model.removal(REMOVED))
+    exact = pe.Reweight()(0, by_hand, pe.Draws({"beta": beta}), by_hand.change(remove=REMOVED))
+    stored = pe.Reweight()(0, model, draws, model.change(remove=REMOVED))
     np.testing.assert_allclose(stored.draws.log_weights, exact.draws.log_weights, atol=1e-4)
-    assert stored.diagnostics.pareto_k == pytest.approx(exact.diagnostics.pareto_k, abs=1e-3)
+    assert stored.details.pareto_k == pytest.approx(exact.details.pareto_k, abs=1e-3)
 
 
 class InferenceData:
@@ -234,7 +234,7 @@ class InferenceData:
 
 def test_a_piece_at_a_time_is_the_same(beta, tmp_path, monkeypatch):
     whole = pe.from_arviz(tree_of(beta))
-    weights = pe.Reweight()(0, *whole, whole[0].removal(REMOVED)).draws.log_weights
+    weights = pe.Reweight()(0, *whole, whole[0].change(remove=REMOVED)).draws.log_weights
     monkeypatch.setattr(io, "PIECE_ELEMENTS", 1000)
     model, draws = pe.from_arviz(tree_of(beta))
     result = pe.erase(model, draws, rows=REMOVED)
@@ -308,13 +308,13 @@ def test_labels_of_several_levels(beta, tmp_path):
 def test_only_weights_can_be_had(beta):
     model, draws = pe.from_arviz(tree_of(beta))
     with pytest.raises(pe.errors.NeedsDensityError, match="Transport needs"):
-        pe.Transport()(0, model, draws, model.removal([3]))
+        pe.Transport()(0, model, draws, model.change(remove=[3]))
     with pytest.raises(pe.errors.DifferentDrawsError, match="beta is not as it was"):
-        pe.Reweight()(0, model, draws.take(draws.ancestors(0)), model.removal([3]))
+        pe.Reweight()(0, model, draws.take(draws.ancestors(0)), model.change(remove=[3]))
     result = pe.erase(model, draws, rows=np.arange(40))
     assert not result.verdict.accepted
     assert "pe.from_numpyro" in result.verdict.advice
-    assert [rung.name for rung in result.rungs] == ["Reweight"]
+    assert [outcome.name for outcome in result.outcomes] == ["Reweight"]
 
 
 # --- bad input
@@ -394,7 +394,9 @@ def test_the_axis_can_be_named(beta):
     model, draws = pe.from_arviz(tree, row_dim="obs")
     whole = pe.from_arviz(tree_of(beta))
     np.testing.assert_allclose(
-        model.removed_at(draws, model.removal([3])), whole[0].removed_at(whole[1], whole[0].removal([3])), rtol=1e-6
+        model.removed_at(draws, model.change(remove=[3])),
+        whole[0].removed_at(whole[1], whole[0].change(remove=[3])),
+        rtol=1e-6,
     )
 
 
@@ -510,7 +512,7 @@ def test_draws_of_a_bridge_of_ones_own_beside_their_data(beta):
     draws = with_groups(
         pe.Draws({"beta": beta}, dims={"beta": ["term"]}), groups, "visit", preprocessing="none", remarks=("so it is",)
     )
-    result = pe.erase(ORACLE.model(), draws, rows="person == 17", rungs=[pe.Reweight()])
+    result = pe.erase(ORACLE.model(), draws, rows="person == 17", methods=[pe.Reweight()])
     assert pe.Note("model", "so it is") in result.verdict.notes
     tree = result.draws.to_arviz()
     np.testing.assert_array_equal(tree["observed_data"]["y"], ORACLE.y[KEPT])

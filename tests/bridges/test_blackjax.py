@@ -126,6 +126,6 @@ def test_positions_on_a_constrained_scale():
 
 def test_exact_draws_come_out_exact(x64):
     model, draws = pe.from_blackjax(log_prior, log_likelihood, DATA, {"beta": exact(4, 2000)}, axes="chain draw")
-    erased = pe.Reweight()(0, model, draws, model.removal(GONE)).draws
+    erased = pe.Reweight()(0, model, draws, model.change(remove=GONE)).draws
     kept = np.setdiff1d(EVERYONE, GONE)
     assert_moments(erased.matrix(), KNOWN.mean(kept), KNOWN.variance(kept), np.asarray(erased.weights).ravel())

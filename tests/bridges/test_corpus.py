@@ -71,7 +71,7 @@ def test_the_judge_sees_draws_that_were_not_moved():
 def test_an_erasure_that_erases_nothing_is_wrong(monkeypatch):
     """The broken twin: the draws come back as they were, and the verdict accepts them."""
     untouched = xr.DataTree.from_dict({"posterior": coin_posterior([])})
-    verdict = SimpleNamespace(accepted=True, rung="Reweight")
+    verdict = SimpleNamespace(accepted=True, method="Reweight")
     monkeypatch.setattr(Case, "fit", lambda case: (None, None))
     monkeypatch.setattr(pe, "erase", lambda *_, **__: SimpleNamespace(verdict=verdict, to_arviz=lambda: untouched))
     assert run(COIN).outcomes["group"].status == "wrong"

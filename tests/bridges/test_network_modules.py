@@ -106,16 +106,16 @@ def test_densities_are_the_modules(made):
     "made", [of_equinox, *(pytest.param(each, marks=pytest.mark.slow) for each in (of_nnx, of_linen))]
 )
 def test_chains_are_sampled_and_forget(made):
-    """SG-MCMC of a module, its state through the bridge again, and an eraser for chains that have not converged."""
+    """SG-MCMC of a module, its state through the bridge again, and a method for chains that have not converged."""
     module, params, bridge = made()
     starts = many(params, 2)
     model, _ = bridge(module, DATA, many(params, 2, 1), prior_sd=1.0)
     sampler = pe.SGLD(pe.PolynomialSteps(1e-4), batch=16)
     state = pe.sample(model, sampler, pe.start_chains(0, model, sampler, starts), 1, thin=50).state
     again, draws = bridge(module, DATA, state, prior_sd=1.0)
-    erased = pe.Rewind(25, initial=starts, share=0.3, batch=16)(0, again, draws, again.removal([1, 2, 3]))
+    erased = pe.Rewind(25, initial=starts, share=0.3, batch=16)(0, again, draws, again.change(remove=[1, 2, 3]))
     assert jax.tree.structure(erased.draws.params) == jax.tree.structure(draws.params)
-    assert (erased.diagnostics.steps == 25).all()
+    assert (erased.details.steps == 25).all()
 
 
 def test_draws_as_each_library_keeps_them():

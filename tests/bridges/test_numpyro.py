@@ -62,8 +62,8 @@ def test_an_exact_posterior_through_the_bridge(x64):
     model, draws = pe.from_numpyro(regression, oracle.X, draws=exact, y=oracle.y)
     assert model.program.by_rows
     by_hand = oracle.model()
-    removal = model.removal(removed)
-    for ours, theirs in zip(pe.split(model, removal), pe.split(by_hand, by_hand.removal(removed)), strict=True):
+    change = model.change(remove=removed)
+    for ours, theirs in zip(pe.split(model, change), pe.split(by_hand, by_hand.change(remove=removed)), strict=True):
         at = [{"beta": jnp.asarray(exact["beta"][0, i])} for i in (0, 1)]
         difference = [float(ours(theta) - theirs(theta)) for theta in at]
         np.testing.assert_allclose(difference[0], difference[1], atol=1e-9)  # the same up to a constant
@@ -272,21 +272,21 @@ def test_rows_are_found(x64, function, args, shapes, options, blocks, by_rows):
     model, draws = pe.from_numpyro(function, *args, draws=flat_draws(**shapes), **options)
     assert dict(model.program.blocks) == blocks
     assert model.program.by_rows == by_rows
-    removal = model.removal([1, 4] if sum(blocks.values()) < 50 else [1, N + 4])
+    change = model.change(remove=[1, 4] if sum(blocks.values()) < 50 else [1, N + 4])
     params = jax.tree.map(lambda leaf: leaf[0, 0], draws.params)
     whole, _ = log_density(function, args, {}, params)
     np.testing.assert_allclose(model.log_joint(params), whole, rtol=1e-12)
-    difference = model.log_joint(params) - model.without(removal).log_joint(params)
-    np.testing.assert_allclose(difference, model.log_removed(params, removal), rtol=1e-9)
+    difference = model.log_joint(params) - model.without(change).log_joint(params)
+    np.testing.assert_allclose(difference, model.log_removed(params, change), rtol=1e-9)
     by_site = {site.name: site for site in model.program.sites}
     trace = handlers.trace(handlers.substitute(handlers.seed(function, 0), data=params)).get_trace(*args)
     at = 0.0
     for name, site in by_site.items():
         rows = np.moveaxis(np.asarray(trace[name]["fn"].log_prob(trace[name]["value"])), site.axis, 0)
         start = model.program.places()[site.block].start
-        at += sum(rows[i - start].sum() for i in removal.row_ids if start <= i < start + len(rows))
+        at += sum(rows[i - start].sum() for i in change.row_ids if start <= i < start + len(rows))
     np.testing.assert_allclose(difference, at, rtol=1e-9)
-    model.check_additivity(draws, removal)
+    model.check_additivity(draws, change)
 
 
 def coin(flips):
@@ -330,8 +330,8 @@ def test_nothing_of_a_removed_row_is_left_in_the_model():
     model, _ = pe.from_numpyro(two_plates, x, y, z, draws=flat_draws(b=()))
     holds = lambda each: any(np.isclose(leaf, planted, atol=1).any() for leaf in jax.tree.leaves(each))  # noqa: E731
     assert holds(model)
-    assert not holds(model.without(model.removal([3, N + 2])))
-    nobody_left = model.without(model.removal([3, *range(N, N + 15)]))  # of a whole plate
+    assert not holds(model.without(model.change(remove=[3, N + 2])))
+    nobody_left = model.without(model.change(remove=[3, *range(N, N + 15)]))  # of a whole plate
     assert not holds(nobody_left)
     assert np.isfinite(nobody_left.log_joint({"b": jnp.asarray(0.3)}))
 
@@ -442,7 +442,7 @@ def test_parameters_as_many_as_rows_are_not_cut():
 
     x = np.random.default_rng(0).normal(size=(20, 20))
     model, draws = pe.from_numpyro(wide, x, Y[:20], draws=flat_draws(beta=(20,)))
-    erased = pe.Reweight()(0, model, draws, model.removal([3])).draws.to_arviz(include_weights=True)
+    erased = pe.Reweight()(0, model, draws, model.change(remove=[3])).draws.to_arviz(include_weights=True)
     assert erased["posterior"]["beta"].shape == (2, 50, 20)
 
 
@@ -460,7 +460,7 @@ def test_a_written_file_does_not_hold_the_person(fitted, tmp_path):
     tree = xr.DataTree.from_dict(groups)
     model, draws = pe.from_numpyro(hierarchy, GROUP % 5, X, y=y, draws=tree)
     draws.save(tmp_path / "before.nc")
-    moved = pe.Transport()(0, model, draws, model.removal([3])).draws
+    moved = pe.Transport()(0, model, draws, model.change(remove=[3])).draws
     moved.replace(moved.params).save(tmp_path / "after.nc")
     for pattern in (name.encode(), np.float64(planted).tobytes(), np.float32(planted).tobytes()):
         assert pattern not in (tmp_path / "after.nc").read_bytes()
@@ -477,7 +477,7 @@ def test_a_person_in_several_variables_is_removed_from_all():
     ]
     ids = pe.rows.RowTable(tuple(blocks)).select({"person": 3})
     np.testing.assert_array_equal(ids, [12, 13, 14, 15, N + 3, N + 13])
-    assert model.removal(ids).n_rows == 6
+    assert model.change(remove=ids).n_rows == 6
 
 
 # --- what is refused, by name
@@ -614,7 +614,7 @@ def test_arguments_of_groups_are_named():
 def test_what_may_stay_is_named():
     model, draws = pe.from_numpyro(standardises, X, Y, draws=flat_draws(b=()), shared="x")
     assert list(model.held) == ["x"]
-    model.check_additivity(draws, model.removal([3]))
+    model.check_additivity(draws, model.change(remove=[3]))
     assert any("x of the removed rows" in remark for remark in draws.container.remarks)
 
 
@@ -626,7 +626,7 @@ def after_the_last(before, y):
 
 def test_a_series_whose_next_row_holds_the_value():
     model, draws = pe.from_numpyro(after_the_last, Y[:-1], Y[1:], draws=slope_draws(Y[:-1], Y[1:]))
-    result = pe.erase(model, draws, rows=[5, 6, 20], rungs=[pe.Reweight()], policy=pe.Policy(ess=1.0))
+    result = pe.erase(model, draws, rows=[5, 6, 20], methods=[pe.Reweight()], policy=pe.Policy(ess=1.0))
     assert np.setdiff1d(np.arange(N - 1), result.model.row_ids).tolist() == [5, 6, 7, 20, 21]
     assert "2 more rows dropped, since covariates held removed values (before is y of 1 row before)" in str(result)
     assert not any(
@@ -820,7 +820,7 @@ def draws_with_numbers():
 
 def erased_with_numbers(rows):
     model, draws = pe.from_numpyro(with_numbers, X, Y, draws=draws_with_numbers(), preprocessing="none")
-    result = pe.erase(model, draws, rows=rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=50.0))
+    result = pe.erase(model, draws, rows=rows, methods=[pe.Reweight()], policy=pe.Policy(ess=50.0))
     return result.to_arviz()["posterior"], " ".join(map(str, result.verdict.notes))
 
 
@@ -865,7 +865,7 @@ def test_untouched_draws_go_out_as_they_came(fitted):
 
 def test_labels_of_removed_rows_are_gone_from_memory_too(fitted):
     model, draws = pe.from_numpyro(fitted, coords=COORDS)
-    erased = pe.Reweight()(0, model, draws, model.removal([3])).draws
+    erased = pe.Reweight()(0, model, draws, model.change(remove=[3])).draws
     assert "home 3" not in erased.container.table.blocks[0].columns["home"]
     assert "home 3" not in erased.container.companions["home"].values
     assert "home 3" not in erased.to_arviz(include_weights=True)["posterior"]["home"].values

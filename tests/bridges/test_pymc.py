@@ -78,7 +78,9 @@ def test_an_exact_posterior_through_the_bridge(x64):
     assert bridged.program.by_rows
     by_hand = oracle.model()
     for ours, theirs in zip(
-        pe.split(bridged, bridged.removal(removed)), pe.split(by_hand, by_hand.removal(removed)), strict=True
+        pe.split(bridged, bridged.change(remove=removed)),
+        pe.split(by_hand, by_hand.change(remove=removed)),
+        strict=True,
     ):
         at = [{"beta": jnp.asarray(exact["beta"][0, i])} for i in (0, 1)]
         difference = [float(ours(theta) - theirs(theta)) for theta in at]
@@ -166,7 +168,7 @@ def test_kept_rows_are_those_of_a_model_without_the_others(regression, x64):
         pm.Normal("y", effect[GROUP[kept]] + slope * X[kept], noise, observed=Y[kept])
     other, _ = pe.from_pymc(fewer, tree(fewer))
     one = {name: leaf[0, 3] for name, leaf in draws.params.items()}
-    without = bridged.without(bridged.removal(gone))
+    without = bridged.without(bridged.change(remove=gone))
     found, expected, before = (jax.jit(lambda at, m=each: m.log_joint(at))(one) for each in (without, other, bridged))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     assert abs(before - expected) > 1e-3
@@ -179,7 +181,7 @@ def test_nothing_of_a_removed_row_is_left_in_the_model(regression):
     bridged, _ = pe.from_pymc(regression, tree(regression))
     assert {argument.name for argument in bridged.program.arguments.values()} == {"x", "y", "array 3 (40)"}
     assert all(argument.block == 0 for argument in bridged.program.arguments.values())
-    kept = bridged.without(bridged.removal([7]))
+    kept = bridged.without(bridged.change(remove=[7]))
     values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(kept)])
     assert not np.isin(np.float32([X[7], Y[7]]), values).any()
 
@@ -194,7 +196,7 @@ def test_what_comes_out_is_cut_and_computed_anew(regression):
     observed = tree(regression)["observed_data"].to_dataset()
     idata = xr.DataTree.from_dict({"posterior": xr.Dataset(given), "observed_data": observed})
     bridged, draws = pe.from_pymc(regression, idata, preprocessing="none")
-    erased = pe.Reweight()(0, bridged, draws, bridged.removal([2, 3])).draws
+    erased = pe.Reweight()(0, bridged, draws, bridged.change(remove=[2, 3])).draws
     out = erased.to_arviz(include_weights=True)
     assert out["observed_data"]["y"].shape == (N - 2,)
     np.testing.assert_allclose(out["posterior"]["mean"], np.delete(mean, [2, 3], axis=-1), atol=1e-5)
@@ -262,7 +264,7 @@ def test_an_index_goes_by_the_name_of_the_dimension_that_it_picks_from():
     assert {argument.name for argument in bridged.program.arguments.values()} == {"y", "county", "array 2 (40)"}
     rows = draws.container.table.select({"county": "c"})
     np.testing.assert_array_equal(rows, np.arange(8, 12))
-    out = draws.without(rows, bridged.without(bridged.removal(rows))).to_arviz()["posterior"]
+    out = draws.without(rows, bridged.without(bridged.change(remove=rows))).to_arviz()["posterior"]
     assert list(out["county"].values) == list("abdefghij")
 
 
@@ -275,7 +277,7 @@ def test_variables_come_in_the_order_they_were_written():
         pm.Normal("alone", mu, 1, observed=np.array([123.456]))
     bridged, _ = pe.from_pymc(model, tree(model))
     assert bridged.program.blocks == (("visits_dim_0", N), ("surveys_dim_0", 20), ("alone_dim_0", 1))
-    kept = bridged.without(bridged.removal([0, 1, 60]))
+    kept = bridged.without(bridged.change(remove=[0, 1, 60]))
     assert kept.observed({"mu": 0.0})["visits"][0] == np.float32(Y[2])
     assert kept.observed({"mu": 0.0})["alone"] != np.float32(123.456)
 
@@ -327,7 +329,7 @@ def log_density(model, inside, **parameters):
     values = {name: np.tile(value, (2, 3, *[1] * np.ndim(value))) for name, value in parameters.items()}
     bridged, draws = pe.from_pymc(model, tree(model, values), **inside.pop("bridge", {}))
     removed = inside.pop("without", [])
-    kept = bridged.without(bridged.removal(removed)) if removed else bridged
+    kept = bridged.without(bridged.change(remove=removed)) if removed else bridged
     return float(kept.log_joint({name: jnp.asarray(value) for name, value in parameters.items()})), bridged, draws
 
 
@@ -390,7 +392,7 @@ def test_rows_with_missing_outcomes(x64):
     expected = normal(0.4, 0, 1) + normal(Y[kept], 0.4 * X[kept], 1) + normal(imputed, 0.4 * X[gone], 1)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     assert any("covariates of rows with missing values of y" in each for each in draws.container.remarks)
-    erased = draws.without(np.array([5, 7]), bridged.without(bridged.removal([5, 7])))
+    erased = draws.without(np.array([5, 7]), bridged.without(bridged.change(remove=[5, 7])))
     out = erased.to_arviz()["posterior"]
     assert out["y_unobserved"].shape == (2, 3, 1)
     assert float(out["y_unobserved"][0, 0, 0]) == np.float32(0.2)

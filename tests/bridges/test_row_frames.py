@@ -156,7 +156,7 @@ def test_other_persons_are_never_suggested():
 
 
 def reweighted(model, draws, rows):
-    return pe.erase(model, draws, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=50.0), key=0)
+    return pe.erase(model, draws, rows, methods=[pe.Reweight()], policy=pe.Policy(ess=50.0), key=0)
 
 
 def test_a_frame_is_not_in_what_comes_out(tmp_path):
@@ -177,7 +177,7 @@ def test_a_frame_is_not_in_what_comes_out(tmp_path):
     assert np.isnat(block.frame["day"][5])
     with pytest.raises(EmptyRemovalError):
         result.erase({"person": "person 5"})
-    assert result.erase({"person": "person 6"}, rungs=[pe.Reweight()]).n_removed == 1
+    assert result.erase({"person": "person 6"}, methods=[pe.Reweight()]).n_removed == 1
     with pytest.raises(DataError, match="frame has 3 rows"):
         pe.from_arviz(tree, frame=FRAME.iloc[:3])
 
@@ -189,7 +189,7 @@ def test_a_frame_beside_a_log_density():
     pair = pe.from_blackjax(model.log_prior, model.log_likelihood, data, states, frame=FRAME, preprocessing="none")
     result = reweighted(*pair, 'day >= "2024-02-28" and firm == "Acme"')
     assert result.n_removed == 1
-    assert result.erase({"firm": "IBM"}, rungs=[pe.Reweight()]).n_removed == 15
+    assert result.erase({"firm": "IBM"}, methods=[pe.Reweight()]).n_removed == 15
     with pytest.raises(DataError, match="frame has 3 rows"):
         pe.from_blackjax(model.log_prior, model.log_likelihood, data, states, frame=FRAME.iloc[:3])
 

@@ -121,14 +121,14 @@ def test_densities_are_those_of_the_model(x64, fitted):
     """Up to a constant those of the hand-written model and its priors, on Stan's unconstrained scale; and gradients."""
     model, draws = fitted
     by_hand = ORACLE.model()
-    removal = model.removal(REMOVED)
+    change = model.change(remove=REMOVED)
     one, other = both = [jax.tree.map(lambda leaf: leaf[0, at], draws.params) for at in (0, 1)]  # noqa: B023
 
     def others(params):
         """What the rest of the program adds."""
         return -0.5 * params["scale"] ** 2 - params["table"].sum()
 
-    ours, theirs = pe.split(model, removal), pe.split(by_hand, by_hand.removal(REMOVED))
+    ours, theirs = pe.split(model, change), pe.split(by_hand, by_hand.change(remove=REMOVED))
     for number in range(3):
         found = [float(ours[number](model.unconstrain(p)) - theirs[number]({"beta": p["beta"]})) for p in both]
         rest = (
@@ -188,12 +188,12 @@ def test_simplexes_that_went_through_float32(fitted):
 def test_an_exact_posterior_through_the_bridge(fitted):
     model, draws = fitted
     moments = ORACLE.mean(KEPT), ORACLE.variance(KEPT)
-    for rungs in ([pe.Reweight()], [pe.Transport()]):
-        result = pe.erase(model, draws, rows=REMOVED, rungs=rungs)
+    for methods in ([pe.Reweight()], [pe.Transport()]):
+        result = pe.erase(model, draws, rows=REMOVED, methods=methods)
         assert_moments(gaussian_part(result.draws), *moments, np.asarray(result.draws.weights).ravel())
     with rejected():  # nothing deleted
         assert_moments(gaussian_part(draws), *moments)
-    assert result.verdict.rung == "Transport"
+    assert result.verdict.method == "Transport"
 
 
 def test_the_last_rung_is_a_refit_by_stan(fitted):
@@ -201,12 +201,12 @@ def test_the_last_rung_is_a_refit_by_stan(fitted):
     model, draws = fitted
     policy = pe.Policy(refit=True, epsilon=0.0, ess=3000.0)
     result = pe.erase(model, draws, rows=np.arange(20), policy=policy)
-    assert [rung.name for rung in result.rungs] == ["Reweight", "Transport", "Refit"]  # no Rejuvenate
+    assert [outcome.name for outcome in result.outcomes] == ["Reweight", "Transport", "Refit"]  # no Rejuvenate
     kept = np.arange(20, 60)
     assert model.calls["sample"] == 4 * (1000 + 75)
-    gradients = result.rungs[-1].evidence.cost.gradients  # of the chains, without the moves that verify them
+    gradients = result.outcomes[-1].diagnostics.cost.gradients  # of the chains, without the moves that verify them
     assert gradients < 12.5 * 4300, "14.7 a step with the metric in another order"
-    refitted = result.rungs[-1].erased.draws
+    refitted = result.outcomes[-1].erased.draws
     assert_moments(gaussian_part(refitted), ORACLE.mean(kept), ORACLE.variance(kept), efficiency=0.5)
     with rejected():
         assert_moments(gaussian_part(refitted), ORACLE.mean(EVERYONE), ORACLE.variance(EVERYONE), efficiency=0.5)
@@ -233,7 +233,7 @@ def test_what_comes_out(program):
     """What the program computes, at the draws that come out and with the kept rows; nothing else."""
     given = with_quantities(exact_draws((4, 500)))
     model, draws = pe.from_stan(REGRESSION, DATA, given, preprocessing="none")
-    result = pe.erase(model, draws, rows="person == 3", rungs=[pe.Transport()], policy=pe.Policy(ess=50.0))
+    result = pe.erase(model, draws, rows="person == 3", methods=[pe.Transport()], policy=pe.Policy(ess=50.0))
     kept = np.setdiff1d(EVERYONE, np.arange(12, 16))
     for _ in range(2):
         out = result.to_arviz()["posterior"]
@@ -248,7 +248,7 @@ def test_what_comes_out(program):
     np.testing.assert_array_equal(out["y_rep"], result.to_arviz()["posterior"]["y_rep"])
     assert any("left out of the posterior: energy; the program does not" in note.text for note in result.verdict.notes)
     assert result.n_removed == 4
-    again = result.erase(rows=[0], rungs=[pe.Reweight()]).to_arviz()["posterior"]
+    again = result.erase(rows=[0], methods=[pe.Reweight()]).to_arviz()["posterior"]
     np.testing.assert_allclose(again["log_lik"], log_likelihood(again["beta"], kept[1:]), rtol=1e-4, atol=1e-4)
 
 
@@ -298,7 +298,7 @@ def test_groups_of_arviz_come_out(program):
     tree["log_likelihood"] = pe.Draws({"y": log_lik}, dims={"y": ["obs"]}).to_arviz()["posterior"].to_dataset()
     predicted = pe.Draws({"y_rep": y_rep}, dims={"y_rep": ["obs"]}).to_arviz()["posterior"]
     tree["posterior_predictive"] = predicted.to_dataset()
-    result = pe.erase(*pe.from_stan(REGRESSION, DATA, tree), [3], rungs=[pe.Transport()], policy=pe.Policy(ess=50.0))
+    result = pe.erase(*pe.from_stan(REGRESSION, DATA, tree), [3], methods=[pe.Transport()], policy=pe.Policy(ess=50.0))
     out, kept = result.to_arviz(), np.setdiff1d(EVERYONE, [3])
     beta = out["posterior"]["beta"]
     np.testing.assert_allclose(out["log_likelihood"]["y"], log_likelihood(beta, kept), rtol=1e-4, atol=1e-4)
@@ -339,10 +339,10 @@ def test_every_group_and_attribute_is_free_of_the_removed_row(program, tmp_path)
     assert len(found_in(tmp_path / "fit.nc")) > 20
     pair = pe.from_stan(REGRESSION, DATA, tmp_path / "fit.nc", preprocessing="none", frame={"name": names})
     policy = pe.Policy(ess=50.0)
-    for rungs in ([pe.Transport()], [pe.Reweight()]):
-        result = pe.erase(*pair, {"name": NAME}, rungs=rungs, policy=policy)
+    for methods in ([pe.Transport()], [pe.Reweight()]):
+        result = pe.erase(*pair, {"name": NAME}, methods=methods, policy=policy)
         assert result.n_removed == 1
-        assert found_in(result.draws.save(tmp_path / f"{result.verdict.rung}.nc")) == []
+        assert found_in(result.draws.save(tmp_path / f"{result.verdict.method}.nc")) == []
         told = " ".join(map(str, result.verdict.notes))
         for name in ("mu", "sample_stats", "warmup_posterior", "unconstrained_posterior", "predictions", "total"):
             assert name in told
@@ -350,14 +350,14 @@ def test_every_group_and_attribute_is_free_of_the_removed_row(program, tmp_path)
 
 def test_nothing_of_the_removed_rows_is_left_and_nothing_compiles_again(fitted):
     model, draws = fitted
-    erase = lambda own, rows: pe.erase(own, draws, rows, rungs=[pe.Transport()])  # noqa: E731
+    erase = lambda own, rows: pe.erase(own, draws, rows, methods=[pe.Transport()])  # noqa: E731
     first = erase(model, [0, 1, 2])
     kept = unpacked(np.asarray(first.model.data))
     assert not np.isin(ORACLE.y[:3], kept["y"]).any()
     assert not any(ORACLE.y[at].tobytes() in np.asarray(first.model.data).tobytes() for at in range(3))
     assert kept["N"] == 57
     assert compilations(lambda: erase(model, [7, 8, 9, 30])) == 0
-    again = first.erase([5, 6], rungs=[pe.Reweight()])
+    again = first.erase([5, 6], methods=[pe.Reweight()])
     np.testing.assert_array_equal(np.flatnonzero(~np.asarray(again.model.present)), [0, 1, 2, 5, 6])
     np.testing.assert_array_equal(unpacked(np.asarray(again.model.data))["y"], np.delete(ORACLE.y, [0, 1, 2, 5, 6]))
 
@@ -367,15 +367,15 @@ def test_calls_are_counted_and_few(fitted):
     n = draws.n_chains * draws.n_draws
     before = dict(model.calls)
     result = pe.erase(model, draws, rows=REMOVED)
-    assert result.verdict.rung == "Reweight"
+    assert result.verdict.method == "Reweight"
     spent = {name: count - before.get(name, 0) for name, count in model.calls.items()}
     moved = result.draws.n_chains * result.draws.n_draws
     assert 400 <= result.verdict.ess < moved < 900  # no more than the policy's effective draws need
     assert spent["log_density"] < 2.1 * n + 30 * moved  # all draws with all rows and with the kept ones; moves
     assert spent["gradient"] < 20 * moved + LOOKED_AT  # the draws are held against the model at so many
-    refitted = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Refit(warm=0)])
+    refitted = pe.erase(model, draws, rows=REMOVED, methods=[pe.Refit(warm=0)])
     in_gradients = spent["gradient"] + (spent["log_density"] - 2 * n) / 3
-    assert in_gradients < refitted.rungs[-1].cost.evaluations / 4
+    assert in_gradients < refitted.outcomes[-1].cost.evaluations / 4
 
 
 def test_subset_of_ones_own(program):
@@ -389,14 +389,14 @@ def test_subset_of_ones_own(program):
 
     model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, n_rows="N")
     default, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)))
-    removal = model.removal([0, 9])
+    change = model.change(remove=[0, 9])
     theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
     np.testing.assert_allclose(
-        model.log_removed_density(theta, removal), default.log_removed_density(theta, removal), rtol=1e-5
+        model.log_removed_density(theta, change), default.log_removed_density(theta, change), rtol=1e-5
     )
-    next_one = model.without(removal)
+    next_one = model.without(change)
     asked.clear()
-    next_one.without(next_one.removal([2]))
+    next_one.without(next_one.change(remove=[2]))
     np.testing.assert_array_equal(asked[-1], [0, *range(2, 58)])  # row 2 is the second of those left
     by_number, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), subset=subset, n_rows=60)
     assert by_number.n_rows == 60
@@ -413,7 +413,7 @@ def test_a_subset_that_edits_what_it_is_given(program):
 
     model, _ = pe.from_stan(REGRESSION, DATA, exact_draws((4, 50)), subset=subset, n_rows="N")
     assert unpacked(np.asarray(model.data))["N"] == 60
-    assert unpacked(np.asarray(model.without(model.removal([3])).data))["N"] == 59
+    assert unpacked(np.asarray(model.without(model.change(remove=[3])).data))["N"] == 59
 
 
 def test_draws_in_every_form(program):
@@ -616,8 +616,8 @@ def test_scales_that_depend_on_the_data():
     model, draws = pe.from_stan(program, data, {name: leaf for name, leaf in given.items() if name != "way"})
     fastest = int(np.argmin(data["time"]))
     with pytest.raises(NotFactorisedError, match="shift has another scale"):
-        model.check_additivity(draws, model.removal([fastest]))
-    model.check_additivity(draws, model.removal([(fastest + 1) % 50]))  # bounds stay where they were
+        model.check_additivity(draws, model.change(remove=[fastest]))
+    model.check_additivity(draws, model.change(remove=[(fastest + 1) % 50]))  # bounds stay where they were
 
 
 # --- BridgeStan
@@ -637,23 +637,23 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     given = exact_draws()
     model, draws = pe.from_stan(library, DATA, given, preprocessing="none")
     ours, _ = fitted
-    removal = model.removal(REMOVED)
+    change = model.change(remove=REMOVED)
     theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
     for function in ("log_density", "log_det_jacobian"):
         np.testing.assert_allclose(getattr(model, function)(theta), getattr(ours, function)(theta), rtol=1e-12)
     np.testing.assert_allclose(
-        model.log_removed_density(theta, removal), ours.log_removed_density(theta, removal), rtol=1e-9
+        model.log_removed_density(theta, change), ours.log_removed_density(theta, change), rtol=1e-9
     )
     for name, leaf in jax.grad(model.log_density)(theta).items():
         np.testing.assert_allclose(leaf, jax.grad(ours.log_density)(theta)[name], rtol=1e-9)
     moments = ORACLE.mean(KEPT), ORACLE.variance(KEPT)
-    result = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Transport()])
+    result = pe.erase(model, draws, rows=REMOVED, methods=[pe.Transport()])
     assert_moments(gaussian_part(result.draws), *moments, np.asarray(result.draws.weights).ravel())
     few = pe.Draws({name: leaf[:, :100] for name, leaf in given.items()})
     text = programs.as_json(as_arrays(DATA)).decode()
     _, short = pe.from_stan(bridgestan.StanModel(str(library), text, warn=False), DATA, few)
     assert model.sampled(1, short.flat(), 10, 10) is None  # BridgeStan has no sampler: a refit is by our own NUTS
-    refitted = pe.Refit(warmup=200)(0, model, short, removal)
+    refitted = pe.Refit(warmup=200)(0, model, short, change)
     assert_moments(gaussian_part(refitted.draws), *moments, efficiency=0.5)
     with pytest.raises(StanProgramError, match="Stan refuses"):
         pe.from_stan(library, {**DATA, "y": DATA["y"][:5]}, given, n_rows="N", subset=lambda data, rows: data)
@@ -687,7 +687,7 @@ def test_a_verdict_says_that_pystan_keeps_draws(program, pystan_cache):
 
     def notes():
         model, draws = pe.from_stan(REGRESSION, DATA, exact_draws((4, 200)), preprocessing="none")
-        found = pe.erase(model, draws, rows=[3], rungs=[pe.Reweight()], policy=pe.Policy(ess=50.0)).verdict.notes
+        found = pe.erase(model, draws, rows=[3], methods=[pe.Reweight()], policy=pe.Policy(ess=50.0)).verdict.notes
         return [note.text for note in found if "PyStan" in note.text]
 
     (note,) = notes()
@@ -743,11 +743,11 @@ def test_real_posteriors_are_the_same_in_every_library(x64, posterior):
     found = []
     for model, draws in fits:
         thetas = [model.unconstrain(jax.tree.map(lambda leaf: leaf[1, at], draws.params)) for at in (3, 20, 40)]  # noqa: B023
-        removal = model.removal(posterior.group(data))
+        change = model.change(remove=posterior.group(data))
         names = sorted(thetas[0])
         vector = lambda tree: np.concatenate([np.ravel(tree[name]) for name in names])  # noqa: B023, E731
         densities = np.array([float(model.log_density(theta)) for theta in thetas])
-        removed = np.array([float(model.log_removed_density(theta, removal)) for theta in thetas])
+        removed = np.array([float(model.log_removed_density(theta, change)) for theta in thetas])
         slopes = [vector(jax.grad(model.log_density)(theta)) for theta in thetas]
         found.append((np.array([vector(theta) for theta in thetas]), densities, removed, np.array(slopes)))
     for theta, densities, removed, slopes in found[1:]:
@@ -779,7 +779,7 @@ def test_what_pystan_itself_samples(tmp_path, monkeypatch):
     assert any("PyStan's cache held draws of 4 chains" in note.text for note in result.verdict.notes)
     assert clear_pystan_cache(built) == 4
     model, draws = pe.from_stan(built, None, fit, preprocessing="none")
-    result = pe.erase(model, draws, rows=REMOVED, rungs=[pe.Refit()], policy=pe.Policy(refit=True, ess=200.0))
+    result = pe.erase(model, draws, rows=REMOVED, methods=[pe.Refit()], policy=pe.Policy(refit=True, ess=200.0))
     assert model.calls["sample"] > 0
     assert not any("PyStan" in note.text for note in result.verdict.notes)
     assert cached_chains(REGRESSION) == []  # a refit of ours is in no file

@@ -116,7 +116,7 @@ def _erase(case: Case, model: Any, draws: pe.Draws, request: str, policy: pe.Pol
             return _refused(case, f"{verdict.reason} {verdict.advice}")
         posterior = result.to_arviz()["posterior"].to_dataset()
         wrong = wrong_variables(posterior, references_of(case)[request], case.emptied_by(request), case.ignore)
-        return Outcome("wrong" if wrong else "right", verdict.rung, "; ".join(wrong))
+        return Outcome("wrong" if wrong else "right", verdict.method, "; ".join(wrong))
     except PosteraseError as error:
         return _refused(case, str(error))
     except Exception:

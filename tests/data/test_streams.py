@@ -120,7 +120,7 @@ KINDS = {"npy": of_npy, "memmap": of_memmap, "zarr": of_zarr, "parquet": of_parq
 def test_densities_gradients_and_curvatures_are_those_of_rows_in_memory(tmp_path):
     data = of_npy(tmp_path)
     params = {"w": jnp.array([0.2, -0.4])}
-    for streamed, memory in zip(pe.split(model_of(data), removal(data)), pe.split(in_memory(), removal()), strict=True):
+    for streamed, memory in zip(pe.split(model_of(data), change(data)), pe.split(in_memory(), change()), strict=True):
         for of in (lambda f: f, jax.grad, jax.hessian):
             found, wanted = (jax.tree.leaves(jax.jit(lambda p: of(f)(p))(params)) for f in (streamed, memory))  # noqa: B023
             np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5, atol=1e-5)
@@ -132,15 +132,15 @@ def test_the_kept_density_is_the_same_from_every_kind_of_file(kind, tmp_path):
     data = KINDS[kind](tmp_path)
     params = {"w": jnp.array([0.2, -0.4])}
     found, wanted = (
-        eqx.filter_jit(model.without(model.removal(REMOVED)).log_joint)(params)
+        eqx.filter_jit(model.without(model.change(remove=REMOVED)).log_joint)(params)
         for model in (model_of(data), in_memory())
     )
     np.testing.assert_allclose(found, wanted, rtol=1e-5)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(data.shapes(1))} == {"float32", "int32"}
 
 
-def removal(data=None):
-    return (in_memory() if data is None else model_of(data)).removal(REMOVED)
+def change(data=None):
+    return (in_memory() if data is None else model_of(data)).change(remove=REMOVED)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -165,25 +165,25 @@ def test_64_bit_numbers_stay_64_bit_where_jax_has_them(tmp_path):
     assert abs(float(value - wanted)) < 1e-12
 
 
-@pytest.mark.parametrize("eraser", [pe.Reweight(), pe.Transport()], ids=lambda each: type(each).__name__)
-def test_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path):
+@pytest.mark.parametrize("method", [pe.Reweight(), pe.Transport()], ids=lambda each: type(each).__name__)
+def test_erasers_return_the_draws_they_return_in_memory(method, tmp_path):
     draws, data = make_draws(), of_npy(tmp_path)
-    streamed = eraser(3, model_of(data), draws, removal(data)).draws
-    memory = eraser(3, in_memory(), draws, removal()).draws
+    streamed = method(3, model_of(data), draws, change(data)).draws
+    memory = method(3, in_memory(), draws, change()).draws
     np.testing.assert_allclose(streamed.params["w"], memory.params["w"], rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(streamed.log_weights, memory.log_weights, atol=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "eraser", [pe.Rejuvenate(), pe.Refit(warmup=50), pe.InfluenceShift()], ids=lambda each: type(each).__name__
+    "method", [pe.Rejuvenate(), pe.Refit(warmup=50), pe.InfluenceShift()], ids=lambda each: type(each).__name__
 )
-def test_slower_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path):
+def test_slower_erasers_return_the_draws_they_return_in_memory(method, tmp_path):
     """All rows in one block, as they are in memory: a chain goes elsewhere where a sum is rounded in another order."""
     draws, data = make_draws(400), pe.stream(mapped(tmp_path))
     assert data.n_blocks == 1
-    streamed = eraser(3, model_of(data), draws, removal(data)).draws
-    memory = eraser(3, in_memory(), draws, removal()).draws
+    streamed = method(3, model_of(data), draws, change(data)).draws
+    memory = method(3, in_memory(), draws, change()).draws
     np.testing.assert_allclose(streamed.params["w"], memory.params["w"], rtol=1e-5, atol=1e-5)
 
 
@@ -191,7 +191,7 @@ def test_slower_erasers_return_the_draws_they_return_in_memory(eraser, tmp_path)
 def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
     draws, data = make_draws(1000), of_npy(tmp_path)
     results = [pe.erase(model, draws, REMOVED, key=1) for model in (model_of(data), in_memory())]
-    assert [rung.name for rung in results[0].rungs] == [rung.name for rung in results[1].rungs]
+    assert [outcome.name for outcome in results[0].outcomes] == [outcome.name for outcome in results[1].outcomes]
     np.testing.assert_allclose(results[0].draws.log_weights, results[1].draws.log_weights, atol=1e-5)
     tables = [
         pe.assess(model, draws, result, test={n: v[:5] for n, v in make_columns().items()})
@@ -232,7 +232,7 @@ def test_another_request_compiles_nothing_anew(tmp_path):
 
     model, draws = pe.Model(log_prior, counting, of_npy(tmp_path)), make_draws()
     for rows in ([3], [5, 6]):
-        evaluate(LogDensity(model.without(model.removal(rows))), draws)
+        evaluate(LogDensity(model.without(model.change(remove=rows))), draws)
         traced.append(0)
     assert sum(traced[traced.index(0) :]) == 0
 
@@ -245,16 +245,16 @@ def test_removed_rows_do_not_reach_the_likelihood(tmp_path):
         lambda p, data: -jnp.log(data["y"]) * p**2,
         pe.stream({"y": tmp_path / "y.npy"}, block_rows=8),
     )
-    kept = model.without(model.removal([30]))
+    kept = model.without(model.change(remove=[30]))
     assert np.isnan(model.log_joint(jnp.array(1.0)))
     assert np.isfinite(kept.log_joint(jnp.array(1.0)))
     assert np.isfinite(jax.grad(kept.log_joint)(jnp.array(1.0)))
     assert float(kept.data.rows(jnp.array([30]))["y"][0]) == 2.0
     assert all((block["y"] == 2).all() for block in kept.data.blocks())
-    again = kept.without(kept.removal([0]))
+    again = kept.without(kept.change(remove=[0]))
     assert np.isfinite(again.log_joint(jnp.array(1.0)))
     with pytest.raises(RowsAlreadyRemovedError):
-        kept.removal([30])
+        kept.change(remove=[30])
 
 
 @pytest.mark.parametrize("where", ["stream", "memory"])
@@ -264,7 +264,7 @@ def test_conditions_select_what_is_there(where, tmp_path):
     np.testing.assert_array_equal(table_of(model.data, model.present).select("age > 70 and y == 1"), wanted)
     last = model.n_rows - 1  # in the last block
     np.testing.assert_array_equal(table_of(model.data, model.present).select(f"row in [3, {last}]"), [3, last])
-    kept = model.without(model.removal(wanted[:2]))
+    kept = model.without(model.change(remove=wanted[:2]))
     ages = columns["age"][[0, 1, wanted[0]]].tolist()  # 0 is what overwrites removed rows
     found = table_of(kept.data, kept.present).select({"age": ages})
     np.testing.assert_array_equal(found, np.setdiff1d(np.flatnonzero(np.isin(columns["age"], ages)), wanted[:2]))
@@ -358,14 +358,14 @@ def spoil(folder, how):
 def test_files_that_change_are_an_error_that_says_so(how, warm, tmp_path, caplog):
     """Whether the programs that read them were run before, or not."""
     model, draws = model_of(of_npy(tmp_path)), make_draws()
-    removed = model.removal(REMOVED)
-    erasers = [pe.Reweight(), pe.Transport()] if how == "gone" else [pe.Transport()]
-    for eraser in erasers if warm else ():
-        eraser(0, model, draws, removed)
+    removed = model.change(remove=REMOVED)
+    methods = [pe.Reweight(), pe.Transport()] if how == "gone" else [pe.Transport()]
+    for method in methods if warm else ():
+        method(0, model, draws, removed)
     spoil(tmp_path, how)
-    for eraser in erasers:
+    for method in methods:
         with caplog.at_level(logging.ERROR), pytest.raises(StreamError, match=r"x\.npy.*(cannot be read|has changed)"):
-            eraser(0, model, draws, removed)
+            method(0, model, draws, removed)
     assert not caplog.records
 
 
@@ -376,7 +376,7 @@ def test_errors_in_reading_are_told_by_whatever_reads(tmp_path):
     spoil(tmp_path, "longer")
     for reads in (
         lambda: pe.LiveInfluenceShift(order=1, scale=1.0, batch=8)(model, sampler, state, [[3]]),
-        lambda: pe.metrics.divergence(model, draws, model.removal(REMOVED)),
+        lambda: pe.metrics.divergence(model, draws, model.change(remove=REMOVED)),
         lambda: row_influence(model, draws),
     ):
         with pytest.raises(StreamError, match="has changed"):
@@ -396,7 +396,7 @@ def test_chunks_of_zarr_that_change_are_an_error(how, tmp_path):
     with pytest.raises(StreamError, match=r"c/5.*(cannot be read|has changed)"):
         list(data.blocks())
     with pytest.raises(StreamError, match="c/5"):
-        model_of(data).check_additivity(make_draws(), model_of(data).removal([46]), samples=1)
+        model_of(data).check_additivity(make_draws(), model_of(data).change(remove=[46]), samples=1)
 
 
 def test_a_file_of_h5py_that_changes_is_an_error(tmp_path):
@@ -425,11 +425,11 @@ def test_zarr_and_parquet_files_that_are_gone_are_an_error(tmp_path):
     model = model_of(of_zarr(tmp_path))
     (tmp_path / "rows.zarr" / "x" / "zarr.json").unlink()
     with pytest.raises(StreamError, match=r"zarr\.json"):
-        pe.Reweight()(0, model, make_draws(), model.removal([3]))
+        pe.Reweight()(0, model, make_draws(), model.change(remove=[3]))
     model = model_of(of_parquet(tmp_path))
     (tmp_path / "rows.parquet").unlink()
     with pytest.raises(StreamError, match=r"rows\.parquet"):
-        pe.Reweight()(0, model, make_draws(), model.removal([3]))
+        pe.Reweight()(0, model, make_draws(), model.change(remove=[3]))
 
 
 def test_a_broken_chunk_is_an_error_that_names_rows_and_array(tmp_path):
@@ -441,7 +441,7 @@ def test_a_broken_chunk_is_an_error_that_names_rows_and_array(tmp_path):
         list(data.blocks())
     model = model_of(data)
     with pytest.raises(StreamError, match=r"rows of data\['x'\] cannot be read"):
-        model.check_additivity(make_draws(), model.removal([3]), samples=1)
+        model.check_additivity(make_draws(), model.change(remove=[3]), samples=1)
 
 
 def test_nan_is_refused_where_it_is_first_read_and_named_by_its_row(tmp_path):
@@ -451,9 +451,9 @@ def test_nan_is_refused_where_it_is_first_read_and_named_by_its_row(tmp_path):
     np.save(paths["x"], x)
     model = model_of(pe.stream(paths, block_rows=BLOCK))
     with pytest.raises(NonFiniteDataError, match=r"data\['x'\] is NaN at \[77\]"):
-        model.check_additivity(make_draws(), model.removal([3]), samples=1)
+        model.check_additivity(make_draws(), model.change(remove=[3]), samples=1)
     with pytest.raises(NonFiniteDataError, match=r"data\['x'\] is NaN at \[77\]"):
-        pe.Reweight()(0, model, make_draws(), model.removal([5, 77]))
+        pe.Reweight()(0, model, make_draws(), model.change(remove=[5, 77]))
 
 
 def test_what_cannot_be_streamed_is_refused_before_any_work(tmp_path):
@@ -534,12 +534,12 @@ def make(data):
 rng = np.random.default_rng(1)
 draws = pe.Draws({name: (rng.normal(size=(4, 64)) * x.n_rows ** -0.5).astype(np.float32) for name in "ms"})
 small = make(pe.stream(jax.tree.map(lambda leaf: leaf[:1000], next(x.blocks()))))
-pe.Transport()(0, small, draws, small.removal(np.arange(100)))  # what jax itself takes is not the data's
+pe.Transport()(0, small, draws, small.change(remove=np.arange(100)))  # what jax itself takes is not the data's
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
 data = pe.stream(path) if kind == "stream" else jax.tree.map(lambda *parts: np.concatenate(parts), *x.blocks())
 model = make(data)
-pe.Transport()(0, model, draws, model.removal(np.arange(100)))
+pe.Transport()(0, model, draws, model.change(remove=np.arange(100)))
 held, masks = (status("VmHWM") - before) * 2**20 / x.block_bytes, 8 * x.n_rows / x.block_bytes
 print(json.dumps({"blocks": held, "data": x.n_blocks, "of masks": masks}))
 """

@@ -45,14 +45,14 @@ def test_densities_and_gradients(x64, posterior):
     data, model, draws = bridged(posterior)
     params = jax.tree.map(lambda leaf: leaf[1, 3], draws.params)
     assert_densities(model, params, posterior.model, (), data)
-    removal = model.removal(posterior.group(data))
-    model.check_additivity(draws, removal, samples=1)
+    change = model.change(remove=posterior.group(data))
+    model.check_additivity(draws, change, samples=1)
     if model.program.row_latents or model.held:
         return  # called on fewer rows it would be a model of fewer parameters
-    kept = np.setdiff1d(np.arange(model.n_rows), removal.row_ids)
+    kept = np.setdiff1d(np.arange(model.n_rows), change.row_ids)
     cut = {name: values[kept] for name, values in data.items()}
     expected, _ = log_density(posterior.model, (), cut, params)
-    np.testing.assert_allclose(model.without(removal).log_joint(params), expected, rtol=1e-10)
+    np.testing.assert_allclose(model.without(change).log_joint(params), expected, rtol=1e-10)
 
 
 @pytest.mark.slow

@@ -33,8 +33,8 @@ WITHOUT_VERIFICATION = {
 }
 
 
-def run(name, *removals, seed=0):
-    return list(bench.run_family(FAMILIES[name], [seed], pe.Policy(), refits=False, removals=removals))
+def run(name, *changes, seed=0):
+    return list(bench.run_family(FAMILIES[name], [seed], pe.Policy(), refits=False, changes=changes))
 
 
 @pytest.mark.statistical
@@ -64,7 +64,7 @@ def test_without_verification_wrong_results_are_accepted(name, monkeypatch):
 def test_everyday_and_spoiled_draws():
     outcomes = run("linear regression", "one row", "half", *bench.SPOILED)
     assert [outcome.strict for outcome in outcomes] == [""] * len(outcomes)
-    answered = {outcome.removal: outcome.method for outcome in outcomes}
+    answered = {outcome.change: outcome.method for outcome in outcomes}
     assert answered["one row"] == "Reweight"
     assert answered["half"] in ("Reweight", "Transport")
     for spoiled in ("shifted by 1 sd", "1.5 times the spread", "1/1.5 of the spread"):
@@ -119,7 +119,7 @@ def test_the_tables_count_each_outcome_once():
     )
     wrong = dataclasses.replace(right, strict="mu: mean off", loose="mu: mean off")
     refused = dataclasses.replace(right, method="", reason="refused: no", ess=0.0, refit_strict="x", refit_loose="x")
-    spoiled = dataclasses.replace(refused, removal="shifted by 1 sd", spoiled=True, refit_seconds=0.0)
+    spoiled = dataclasses.replace(refused, change="shifted by 1 sd", spoiled=True, refit_seconds=0.0)
     outcomes = [right, wrong, refused, spoiled]
     by_family, by_removal, by_fault = bench.tables(outcomes)
     assert by_family.rows[0] == ("normal mean", "3", "2", "0", "0", "0", "1", "1", "1", "1", "1", "1", "0.50")

@@ -65,7 +65,7 @@ ROWS = {
 def test_rows(rows, error, words):
     model, runs = counted_model()
     with pytest.raises(error, match=words) as caught:
-        model.removal(rows)
+        model.change(remove=rows)
     assert "What to do:" in str(caught.value)
     assert not runs
 
@@ -131,7 +131,7 @@ def test_functions(changes, error, words, when):
     else:
         model, _ = counted_model(**changes)
         with pytest.raises(error, match=words):
-            pe.Reweight()(0, model, pe.Draws(GOOD), model.removal([1]))
+            pe.Reweight()(0, model, pe.Draws(GOOD), model.change(remove=[1]))
 
 
 def test_a_masked_density_that_returns_rows():
@@ -207,7 +207,7 @@ def test_transforms():
         counted_model(transforms={"mu": jnp.exp})
     model, runs = counted_model(transforms={"sigma": pe.positive})
     with pytest.raises(errors.UnknownParameterError, match="transforms names 'sigma'") as caught:
-        pe.Reweight()(0, model, pe.Draws(GOOD), model.removal([1]))
+        pe.Reweight()(0, model, pe.Draws(GOOD), model.change(remove=[1]))
     assert "\\n" not in str(caught.value)
     assert not runs
 
@@ -215,9 +215,9 @@ def test_transforms():
 def test_draws_outside_the_support():
     model, runs = counted_model(transforms={"mu": pe.positive})
     draws = pe.Draws({"mu": np.where(np.arange(100).reshape(2, 50) == 60, -0.5, 1.0)})
-    for eraser in (pe.Reweight(), pe.InfluenceShift()):
+    for method in (pe.Reweight(), pe.InfluenceShift()):
         with pytest.raises(errors.OutsideSupportError, match=r"positive, and is -0.5 in chain 1, draw 10"):
-            eraser(0, model, draws, model.removal([1]))
+            method(0, model, draws, model.change(remove=[1]))
     assert not runs
 
 
@@ -237,15 +237,15 @@ def test_functions_that_are_none():
 def test_vector_transforms_on_numbers(transform):
     model, _ = counted_model(transforms={"mu": transform})
     with pytest.raises(errors.OutsideSupportError, match="at least two elements"):
-        pe.Reweight()(0, model, pe.Draws(GOOD), model.removal([1]))
+        pe.Reweight()(0, model, pe.Draws(GOOD), model.change(remove=[1]))
 
 
 @pytest.mark.parametrize("key", ["0", None, 0.5, True, 2**70, np.zeros(3), jax.random.split(jax.random.key(0))])
 def test_keys(key):
     model, runs = counted_model()
-    for eraser in (pe.Reweight(), pe.InfluenceShift()):
+    for method in (pe.Reweight(), pe.InfluenceShift()):
         with pytest.raises(errors.InvalidKeyError, match="not a random key"):
-            eraser(key, model, pe.Draws(GOOD), model.removal([1]))
+            method(key, model, pe.Draws(GOOD), model.change(remove=[1]))
     with pytest.raises(errors.InvalidKeyError):
         pe.Draws(GOOD).resample(key)
     assert not runs
@@ -253,9 +253,9 @@ def test_keys(key):
 
 def test_keys_of_every_kind_are_taken():
     model, _ = counted_model()
-    draws, removal = pe.Draws(GOOD), model.removal([1])
+    draws, change = pe.Draws(GOOD), model.change(remove=[1])
     shifts = [
-        pe.InfluenceShift(samples=10)(key, model, draws, removal).diagnostics.shift["mu"]
+        pe.InfluenceShift(samples=10)(key, model, draws, change).details.shift["mu"]
         for key in (0, np.int64(0), jax.random.key(0), jax.random.PRNGKey(0))
     ]
     assert len({float(shift) for shift in shifts}) == 1
@@ -264,31 +264,31 @@ def test_keys_of_every_kind_are_taken():
 def test_things_that_are_not_draws_or_removals():
     model, _ = counted_model()
     with pytest.raises(errors.InvalidTypeError, match="wrap them"):
-        pe.Reweight()(0, model, GOOD, model.removal([1]))
-    with pytest.raises(errors.InvalidTypeError, match=r"model\.removal"):
+        pe.Reweight()(0, model, GOOD, model.change(remove=[1]))
+    with pytest.raises(errors.InvalidTypeError, match=r"model\.change"):
         pe.Reweight()(0, model, pe.Draws(GOOD), [1])
     with pytest.raises(errors.InvalidTypeError, match=r"pe\.Model"):
-        pe.Reweight()(0, "model", pe.Draws(GOOD), model.removal([1]))
+        pe.Reweight()(0, "model", pe.Draws(GOOD), model.change(remove=[1]))
     for function in (model.without, lambda rows: pe.split(model, rows)):
-        with pytest.raises(errors.InvalidTypeError, match=r"model\.removal"):
+        with pytest.raises(errors.InvalidTypeError, match=r"model\.change"):
             function([1])
 
 
 def test_erasers_inside_jit():
     model, _ = counted_model()
-    removal = model.removal([1])
+    change = model.change(remove=[1])
     with pytest.raises(errors.InsideJitError, match="call it outside"):
-        jax.jit(lambda draws: pe.Reweight()(0, model, draws, removal).draws)(pe.Draws(GOOD))
+        jax.jit(lambda draws: pe.Reweight()(0, model, draws, change).draws)(pe.Draws(GOOD))
 
 
 def test_parameters_that_the_density_ignores():
     """Deterministic quantities among the draws: weights are right for them, a shift is not."""
     model, _ = counted_model()
     draws = pe.Draws({**GOOD, "yhat": np.ones((2, 50, 3))})
-    assert pe.Reweight()(0, model, draws, model.removal([1])).draws.names == ["mu", "yhat"]
+    assert pe.Reweight()(0, model, draws, model.change(remove=[1])).draws.names == ["mu", "yhat"]
     for solver in (pe.CG(), pe.Neumann(order=3, scale=0.01)):
         with pytest.raises(errors.UnusedParameterError, match="does not depend on yhat"):
-            pe.InfluenceShift(solver=solver)(0, model, draws, model.removal([1]))
+            pe.InfluenceShift(solver=solver)(0, model, draws, model.change(remove=[1]))
 
 
 def test_a_masked_density_bound_to_float32():
@@ -297,7 +297,7 @@ def test_a_masked_density_bound_to_float32():
 
     model = pe.MaskedModel(log_density, np.arange(5.0))
     with pytest.warns(errors.CoarseRowsWarning), pytest.raises(errors.PrecisionError, match="two large float32 sums"):
-        pe.Reweight()(0, model, pe.Draws(np.zeros((1, 50))), model.removal([1]))
+        pe.Reweight()(0, model, pe.Draws(np.zeros((1, 50))), model.change(remove=[1]))
 
 
 def test_names_that_collide_or_cannot_be_stored():
@@ -309,12 +309,12 @@ def test_names_that_collide_or_cannot_be_stored():
 
 def test_a_removal_of_another_model_or_carried_out_before():
     model, _ = counted_model()
-    removal = model.removal([1, 19])
+    change = model.change(remove=[1, 19])
     smaller, _ = counted_model(data={"y": Y[:10]})
     with pytest.raises(errors.RowsOutOfRangeError):
-        pe.Reweight()(0, smaller, pe.Draws(GOOD), removal)
+        pe.Reweight()(0, smaller, pe.Draws(GOOD), change)
     with pytest.raises(errors.RowsAlreadyRemovedError):
-        pe.Reweight()(0, model.without(removal), pe.Draws(GOOD), removal)
+        pe.Reweight()(0, model.without(change), pe.Draws(GOOD), change)
 
 
 OPTIONS = {
@@ -337,7 +337,7 @@ def test_options(make, words):
 def test_more_samples_than_draws():
     model, runs = counted_model()
     with pytest.raises(errors.InvalidOptionError, match="101, of 100 draws"):
-        pe.InfluenceShift(samples=101)(0, model, pe.Draws(GOOD), model.removal([1]))
+        pe.InfluenceShift(samples=101)(0, model, pe.Draws(GOOD), model.change(remove=[1]))
     assert not runs
 
 
@@ -406,22 +406,22 @@ def test_errors_print_and_travel(error):
 
 def test_nan_likelihoods_are_refused():
     model, _ = counted_model(log_likelihood=lambda p, data: jnp.sqrt(p["mu"] - 10) + 0 * data["y"])
-    for eraser in (pe.Reweight(), pe.InfluenceShift()):
+    for method in (pe.Reweight(), pe.InfluenceShift()):
         with pytest.raises(errors.NonFiniteResultError, match="NaN"):
-            eraser(0, model, pe.Draws(GOOD), model.removal([1]))
+            method(0, model, pe.Draws(GOOD), model.change(remove=[1]))
 
 
 def test_a_curvature_that_is_not_positive_is_refused():
     model, _ = counted_model(log_prior=lambda p: 20 * p["mu"] ** 2)
     with pytest.raises(errors.NonFiniteResultError, match="not positive definite"):
-        pe.InfluenceShift()(0, model, pe.Draws(GOOD), model.removal([1]))
+        pe.InfluenceShift()(0, model, pe.Draws(GOOD), model.change(remove=[1]))
 
 
 def test_a_series_that_overflows_is_refused():
     model, _ = counted_model()
     diverging = pe.InfluenceShift(solver=pe.Neumann(order=500, scale=1.0))
     with pytest.raises(errors.NonFiniteResultError, match=r"diverges.*outside \(0, 2/scale\), the farthest 20"):
-        diverging(0, model, pe.Draws(GOOD), model.removal([1]))
+        diverging(0, model, pe.Draws(GOOD), model.change(remove=[1]))
 
 
 def test_a_shift_out_of_the_support_is_refused():
@@ -433,4 +433,4 @@ def test_a_shift_out_of_the_support_is_refused():
         transforms={"s": pe.positive},
     )
     with pytest.raises(errors.NonFiniteResultError, match="after the shift s must be positive"):
-        pe.InfluenceShift()(0, model, pe.Draws({"s": np.full((1, 50), 1.0)}), model.removal([0]))
+        pe.InfluenceShift()(0, model, pe.Draws({"s": np.full((1, 50), 1.0)}), model.change(remove=[0]))

@@ -21,7 +21,7 @@ from posterase.data.parameters import element_names
 from posterase.errors import InvalidOptionError, NotFactorisedError, RefusedError
 from posterase.ladder.verdict import rounded
 from posterase.methods.base import replaced
-from posterase.methods.diagnostics import Evidence
+from posterase.methods.diagnostics import Diagnostics
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import constrained, unconstrained
 from posterase.numerics.weights import Estimate
@@ -37,10 +37,10 @@ DRAWS = pe.Draws(KNOWN.sample(np.arange(60), (4, 500), seed=0))
 def test_the_cheapest_rung_that_passes_is_taken():
     little = pe.erase(MODEL, DRAWS, [5])
     assert little.verdict.accepted
-    assert [rung.name for rung in little.rungs] == ["Reweight"]
+    assert [outcome.name for outcome in little.outcomes] == ["Reweight"]
     much = pe.erase(MODEL, DRAWS, np.arange(35))
-    assert [rung.name for rung in much.rungs] == ["Reweight", "Transport"]
-    assert much.verdict.rung == "Transport"
+    assert [outcome.name for outcome in much.outcomes] == ["Reweight", "Transport"]
+    assert much.verdict.method == "Transport"
     assert much.verdict.kind == "measured"
     kept = np.arange(35, 60)
     weights = np.asarray(much.draws.weights).ravel()
@@ -48,25 +48,25 @@ def test_the_cheapest_rung_that_passes_is_taken():
 
 
 def test_a_rung_that_diverges_is_a_rung_that_does_not_pass():
-    wild = pe.Continue(pe.SGLD(pe.PolynomialSteps(1e6, 1.0, 0.55)), steps=50)
-    result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight(), wild, pe.Transport()])
-    assert [rung.erased is None for rung in result.rungs] == [False, True, False]
-    assert result.verdict.rung == "Transport"
+    wild = pe.ContinueSampling(pe.SGLD(pe.PolynomialSteps(1e6, 1.0, 0.55)), steps=50)
+    result = pe.erase(MODEL, DRAWS, np.arange(35), methods=[pe.Reweight(), wild, pe.Transport()])
+    assert [outcome.erased is None for outcome in result.outcomes] == [False, True, False]
+    assert result.verdict.method == "Transport"
 
 
 def test_the_eraser_that_continue_starts_with_leaves_no_removed_rows():
     sampler = pe.SGLD(pe.PolynomialSteps(1e-4, 1.0, 0.55))
-    result = pe.erase(MODEL, DRAWS, [5], rungs=[pe.Continue(sampler, steps=1, start=pe.Transport())])
-    started = result.rungs[0].erased.diagnostics.started
-    assert started.diagnostics.transported is None
-    assert started.evidence.log_weights_at is None
+    result = pe.erase(MODEL, DRAWS, [5], methods=[pe.ContinueSampling(sampler, steps=1, start=pe.Transport())])
+    started = result.outcomes[0].erased.details.started
+    assert started.details.transported is None
+    assert started.diagnostics.log_weights_at is None
 
 
 def test_the_next_request_has_random_numbers_of_its_own():
-    rungs = [pe.Reweight()]
-    first = pe.erase(MODEL, DRAWS, [5], rungs=rungs)
-    second, again = first.erase([7], rungs=rungs), first.erase([7], rungs=rungs)
-    same = pe.erase(MODEL, DRAWS, [5], rungs=rungs, key=0)
+    methods = [pe.Reweight()]
+    first = pe.erase(MODEL, DRAWS, [5], methods=methods)
+    second, again = first.erase([7], methods=methods), first.erase([7], methods=methods)
+    same = pe.erase(MODEL, DRAWS, [5], methods=methods, key=0)
     assert eqx.tree_equal(second.draws, again.draws)
     assert eqx.tree_equal(first.draws, same.draws)
     assert not np.array_equal(jax.random.key_data(first.next_key), jax.random.key_data(jax.random.key(0)))
@@ -82,9 +82,11 @@ def test_a_result_prints_plots_and_is_json():
     assert any(line.startswith("Reweight") and "effective draws" in line for line in text.splitlines())
     json.dumps(result.to_dict(), allow_nan=False)
     again = json.loads(json.dumps(result.diagnostics_dict(), allow_nan=False))
-    assert again["verdict"]["rung"] == "Transport"
-    assert again["rungs"][0]["objections"]
-    assert again["rungs"][1]["jeffreys"]["value"] == pytest.approx(0, abs=5 * again["rungs"][1]["jeffreys"]["error"])
+    assert again["verdict"]["method"] == "Transport"
+    assert again["methods"][0]["objections"]
+    assert again["methods"][1]["jeffreys"]["value"] == pytest.approx(
+        0, abs=5 * again["methods"][1]["jeffreys"]["error"]
+    )
     figure = result.plot()
     axes = figure.axes
     assert_titles_apart(figure)
@@ -127,12 +129,12 @@ def test_jeffreys_of_the_untouched_draws_is_exact(x64):
     apart = KNOWN.mean(everything) - KNOWN.mean(kept)
     exact = 0.5 * np.trace(np.linalg.solve(full, left) + np.linalg.solve(left, full) - 2 * np.eye(3))
     exact += 0.5 * apart @ (full + left) @ apart
-    found = pe.erase(MODEL, draws, rows, refits=refit).rungs[0].jeffreys
+    found = pe.erase(MODEL, draws, rows, refits=refit).outcomes[0].jeffreys
     wider = pe.Draws(KNOWN.sample(np.arange(45, 60), (4, 5000), seed=3))
-    towards = KNOWN.model().removal(np.arange(45, 50))
-    weighted = pe.Reweight()(0, MODEL.without(MODEL.removal(np.arange(45))), wider, towards).draws
-    again = pe.erase(MODEL, draws, rows, refits=weighted).rungs[0].jeffreys
-    ignored = pe.erase(MODEL, draws, rows, refits=wider).rungs[0].jeffreys
+    towards = KNOWN.model().change(remove=np.arange(45, 50))
+    weighted = pe.Reweight()(0, MODEL.without(MODEL.change(remove=np.arange(45))), wider, towards).draws
+    again = pe.erase(MODEL, draws, rows, refits=weighted).outcomes[0].jeffreys
+    ignored = pe.erase(MODEL, draws, rows, refits=wider).outcomes[0].jeffreys
     assert abs(ignored.value - found.value) > 1.2
     assert again.value == pytest.approx(found.value, abs=0.8), "weights of the refit's draws count"
     assert isinstance(found, Estimate)
@@ -141,9 +143,9 @@ def test_jeffreys_of_the_untouched_draws_is_exact(x64):
     from posterase.metrics import divergence
 
     model = KNOWN.model()
-    assert divergence(model, draws, model.removal(rows), refit).value == pytest.approx(found.value)
-    assert divergence(model, draws, model.removal(rows)) is None, "k̂ does not pass: not measured"
-    few = model.removal([3])
+    assert divergence(model, draws, model.change(remove=rows), refit).value == pytest.approx(found.value)
+    assert divergence(model, draws, model.change(remove=rows)) is None, "k̂ does not pass: not measured"
+    few = model.change(remove=[3])
     one = np.setdiff1d(everything, [3])
     assert abs(divergence(model, draws, few).value - gaussian_kl(KNOWN, everything, one)) < 1e-3
 
@@ -156,7 +158,7 @@ def gaussian_kl(known, one, other):
 
 
 def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
-    result = pe.erase(MODEL, DRAWS, np.arange(35), rungs=[pe.Reweight()], policy=pe.Policy(refit=False))
+    result = pe.erase(MODEL, DRAWS, np.arange(35), methods=[pe.Reweight()], policy=pe.Policy(refit=False))
     assert not result.verdict.accepted
     assert result.verdict.kind == "refused"
     assert "Reweight: 27 effective draws of beta" in result.verdict.reason
@@ -177,8 +179,8 @@ def test_a_refusal_says_why_and_keeps_its_draws_to_itself():
 
 def test_a_refit_is_started_only_where_it_is_allowed():
     with pytest.raises(InvalidOptionError, match="does not allow"):
-        pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit()], policy=pe.Policy(refit=False))
-    result = pe.erase(MODEL, DRAWS, [3], rungs=[pe.Refit(warmup=200)], spent=0.7)
+        pe.erase(MODEL, DRAWS, [3], methods=[pe.Refit()], policy=pe.Policy(refit=False))
+    result = pe.erase(MODEL, DRAWS, [3], methods=[pe.Refit(warmup=200)], spent=0.7)
     assert result.verdict.kind == "refitted"
     assert "R̂" in result.verdict.reason
     assert result.spent == 0.0, "a refit starts the budget anew"
@@ -202,19 +204,19 @@ def test_the_budget_counts_total_variation():
     past = second.erase([11], spent=1.5, policy=never)
     assert not past.verdict.accepted
     assert "a refit is demanded" in past.verdict.reason
-    assert past.rungs == []
+    assert past.outcomes == []
     assert "refused" in str(past)
     json.dumps(past.to_dict(), allow_nan=False)
     full = first.erase([9], key=1, spent=1.0, policy=never)
     assert "earlier erasures have used up the budget of 1: a refit is demanded" in full.verdict.reason
-    assert full.rungs == []  # known beforehand, so nothing is tried
+    assert full.outcomes == []  # known beforehand, so nothing is tried
     scarce = first.erase([9], key=1, spent=1.0 - 1e-9, policy=never)
     assert re.search(r"left 1e-09 of a budget of 1, and this one would spend [\d.e-]+: a refit", scarce.verdict.reason)
     assert full.verdict.advice == past.verdict.advice == "Allow a refit: policy=pe.Policy(refit=True)."
-    allowed = first.erase([9], key=1, spent=1.0, rungs=[pe.Reweight()])
-    assert allowed.verdict.advice == "Add pe.Refit() to rungs."
+    allowed = first.erase([9], key=1, spent=1.0, methods=[pe.Reweight()])
+    assert allowed.verdict.advice == "Add pe.Refit() to methods."
     refitted = second.erase([11], spent=1.5)
-    assert [rung.name for rung in refitted.rungs] == ["Refit"]
+    assert [outcome.name for outcome in refitted.outcomes] == ["Refit"]
     assert refitted.spent == 0.0
 
 
@@ -227,9 +229,9 @@ def test_deterministic_given_the_key_and_nothing_touched():
 
 def test_the_result_holds_nothing_that_evaluates_the_removed_rows():
     result = pe.erase(MODEL, DRAWS, np.arange(35))
-    for rung in result.rungs:
-        assert rung.evidence.log_weights_at is None
-        assert getattr(rung.erased.diagnostics, "transported", None) is None
+    for outcome in result.outcomes:
+        assert outcome.diagnostics.log_weights_at is None
+        assert getattr(outcome.erased.details, "transported", None) is None
     assert not np.isin(np.asarray(MODEL.data["y"])[:35], np.asarray(result.model.data["y"])).any()
 
 
@@ -279,18 +281,20 @@ def grouped(width):
     return model, {"effect": means + noise}, group
 
 
-@pytest.mark.parametrize("eraser", [pe.Transport(), pe.Rejuvenate(start=None)], ids=["Transport", "Rejuvenate"])
-def test_a_flat_prior_without_rows_is_refused(eraser):
+@pytest.mark.parametrize("method", [pe.Transport(), pe.Rejuvenate(start=None)], ids=["Transport", "Rejuvenate"])
+def test_a_flat_prior_without_rows_is_refused(method):
     model, params, group = grouped(jnp.inf)
     with pytest.raises(pe.errors.ImproperPosteriorError, match="effect"):
-        eraser(0, model, pe.Draws(params), model.removal(group == 1))
+        method(0, model, pe.Draws(params), model.change(remove=group == 1))
     model, params, group = grouped(1e3)  # a wide prior is a prior: it is not taken for none
     assert (
-        pe.Transport()(0, model, pe.Draws(params), model.removal(np.flatnonzero(group == 1)[:10])).evidence.pareto_k
+        pe.Transport()(
+            0, model, pe.Draws(params), model.change(remove=np.flatnonzero(group == 1)[:10])
+        ).diagnostics.pareto_k
         < 0.7
     )
     with pytest.raises(pe.errors.UnusedParameterError, match="double"):
-        eraser(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.removal([3]))
+        method(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.change(remove=[3]))
 
 
 @pytest.mark.slow
@@ -344,7 +348,7 @@ def test_mass_between_modes_is_moved():
     chains = np.sort(rng.choice(grid, size=6000, p=full)).reshape(24, 250)
     draws = pe.Draws({"mu": rng.permuted(chains, axis=1)})
     patient = pe.Rejuvenate(start=None, max_gradients=2000)
-    erased = patient(0, model, draws, model.removal([20, 22]))
+    erased = patient(0, model, draws, model.change(remove=[20, 22]))
     positive = kept[grid > 0].sum()
     assert np.mean(np.asarray(erased.draws.params["mu"]) > 0) == pytest.approx(positive, abs=0.05)
     assert abs(np.mean(chains > 0) - positive) > 0.3
@@ -364,7 +368,7 @@ def test_label_switching_is_named():
     )
     chain = np.array([y[:100].mean(), y[100:].mean()]) + 0.1 * rng.normal(size=(1, 500, 2))
     switched = pe.Draws({"mu": np.concatenate([chain, chain[..., ::-1]])})
-    result = pe.erase(model, switched, np.arange(100, 150), rungs=[pe.Reweight(), pe.Transport()])
+    result = pe.erase(model, switched, np.arange(100, 150), methods=[pe.Reweight(), pe.Transport()])
     assert not result.verdict.accepted
     assert "label switching" in result.verdict.reason
     assert "order 1, 0" in result.verdict.reason
@@ -388,12 +392,12 @@ def test_stuck_chains_are_named():
     chains = mean + sd * rng.normal(size=(4, 500))
     chains[2] = mean + 3 * sd
     cheap = [pe.Reweight(), pe.Transport()]
-    result = pe.erase(model, pe.Draws({"mu": chains}), [3], rungs=cheap)
+    result = pe.erase(model, pe.Draws({"mu": chains}), [3], methods=cheap)
     assert not result.verdict.accepted
     assert "the draws of chain 2 are all the same" in result.verdict.reason
     assert "modes" not in result.verdict.reason
     assert "Keep the chains that moved" in result.verdict.advice
-    assert pe.erase(model, pe.Draws({"mu": chains[[0, 1, 3]]}), [3], rungs=cheap).verdict.accepted
+    assert pe.erase(model, pe.Draws({"mu": chains[[0, 1, 3]]}), [3], methods=cheap).verdict.accepted
 
 
 @pytest.mark.slow
@@ -407,9 +411,9 @@ def test_two_steps_end_where_one_does(rows, random):
     random.shuffle(order)
     kept = np.setdiff1d(np.arange(12), order)
     policy = pe.Policy(ess=100.0)
-    once = pe.erase(model, draws, order, policy=policy, rungs=[pe.Reweight(), pe.Transport()])
-    first = pe.erase(model, draws, order[:1], policy=policy, rungs=[pe.Reweight(), pe.Transport()])
-    twice = first.erase(order[1:], rungs=[pe.Reweight(), pe.Transport()])
+    once = pe.erase(model, draws, order, policy=policy, methods=[pe.Reweight(), pe.Transport()])
+    first = pe.erase(model, draws, order[:1], policy=policy, methods=[pe.Reweight(), pe.Transport()])
+    twice = first.erase(order[1:], methods=[pe.Reweight(), pe.Transport()])
     for result in (once, twice):
         values, weights = np.asarray(result.draws.flat()["rate"]), np.asarray(result.draws.weights).ravel()
         assert_moments(values, known.mean(kept), known.variance(kept), weights)
@@ -417,7 +421,7 @@ def test_two_steps_end_where_one_does(rows, random):
 
 def test_chains_that_disagree_are_refused_and_named():
     apart = pe.Draws({"beta": DRAWS.params["beta"] + np.array([0, 0, 0, 0.4])[:, None, None]})
-    result = pe.erase(MODEL, apart, [5], rungs=[pe.Reweight()])
+    result = pe.erase(MODEL, apart, [5], methods=[pe.Reweight()])
     assert not result.verdict.accepted
     assert "disagree" in result.verdict.reason or "modes" in result.verdict.reason
     with pytest.raises(pe.errors.DrawsShapeError, match="4 draws"):
@@ -431,7 +435,7 @@ def test_chains_that_disagree_a_little_are_noted_and_more_is_refused(shift, rhat
     away = pe.Draws({"beta": DRAWS.params["beta"] + shift * sd * np.array([0, 0, 0, 1])[:, None, None]})
     found = chain_agreement(away)["beta"].rhat.max()
     assert found == pytest.approx(rhat, abs=0.01)
-    verdict = pe.erase(MODEL, away, [5], rungs=[pe.Reweight()]).verdict
+    verdict = pe.erase(MODEL, away, [5], methods=[pe.Reweight()]).verdict
     assert verdict.accepted == (rhat < 1.05)
     assert ("R̂ of the draws that went in is above 1.01 for some parameter" in map(str, verdict.notes)) == (shift == 0.4)
     assert (f"the chains that went in disagree (R̂ {found:.2f} of beta)" in verdict.reason) == (shift == 0.8)
@@ -451,18 +455,18 @@ def test_walkers_that_are_stuck_are_refused_and_others_are_not(shape):
 
 
 def test_a_policy_that_needs_epsilon_refuses_what_has_none():
-    erased = pe.Erased(DRAWS, None, Evidence(ess={"x": 900.0}, cost=Cost(), pareto_k=0.2, threshold=0.7))
+    erased = pe.MethodResult(DRAWS, None, Diagnostics(ess={"x": 900.0}, cost=Cost(), pareto_k=0.2, threshold=0.7))
     assert pe.Policy().objections(erased) == []
     assert "policy needs" in pe.Policy(need_epsilon=True).objections(erased)[0].reason
     assert pe.Policy().spends(erased) == 1.0, "an ε that was not measured counts as the most there can be"
 
 
-class Unchanged(pe.Eraser):
+class Unchanged(pe.Method):
     """Returns the draws that went in, and says that their chains agree."""
 
-    def _erase(self, key, model, draws, removal):
-        evidence = Evidence(ess={"beta": 2000.0}, cost=Cost(), rhat=1.0)
-        return pe.Erased(draws, Agreement(), evidence, samples_anew=True)  # which the class does not say
+    def _erase(self, key, model, draws, change):
+        diagnostics = Diagnostics(ess={"beta": 2000.0}, cost=Cost(), rhat=1.0)
+        return pe.MethodResult(draws, Agreement(), diagnostics, samples_anew=True)  # which the class does not say
 
 
 class UnchangedRefit(Unchanged):
@@ -478,22 +482,22 @@ class Agreement:
 
 def test_a_method_is_a_refit_because_it_says_so_and_not_because_of_an_rhat():
     rows = np.arange(35)
-    measured = pe.erase(MODEL, DRAWS, rows, rungs=[Unchanged()], policy=pe.Policy(need_epsilon=True), spent=0.3)
+    measured = pe.erase(MODEL, DRAWS, rows, methods=[Unchanged()], policy=pe.Policy(need_epsilon=True), spent=0.3)
     assert "ε not measured" in measured.verdict.reason
     assert measured.spent == 0.3
-    moved = pe.erase(MODEL, DRAWS, rows, rungs=[Unchanged()], spent=0.3)
+    moved = pe.erase(MODEL, DRAWS, rows, methods=[Unchanged()], spent=0.3)
     assert moved.verdict.kind != "refitted"
     assert moved.spent >= 0.3
     assert not moved.verdict.accepted or moved.verdict.verified
     with pytest.raises(InvalidOptionError, match="refit"):
-        pe.erase(MODEL, DRAWS, rows, rungs=[UnchangedRefit()], policy=pe.Policy(refit=False))
+        pe.erase(MODEL, DRAWS, rows, methods=[UnchangedRefit()], policy=pe.Policy(refit=False))
     allowed = pe.Policy(refit=True, need_epsilon=True)
-    broken = pe.erase(MODEL, DRAWS, rows, rungs=[UnchangedRefit()], policy=allowed, spent=0.3)
+    broken = pe.erase(MODEL, DRAWS, rows, methods=[UnchangedRefit()], policy=allowed, spent=0.3)
     assert (broken.verdict.kind, broken.spent) == ("refitted", 0.0), "nothing but the field makes the difference"
 
 
 def test_without_epsilon_what_verification_may_have_missed_is_spent_and_the_verdict_says_what_is_left():
-    first = pe.erase(MODEL, DRAWS, [5], rungs=[Unchanged()], random_seed=0)
+    first = pe.erase(MODEL, DRAWS, [5], methods=[Unchanged()], random_seed=0)
     verdict = first.verdict
     assert (verdict.kind, verdict.epsilon) == ("moved", None)
     assert 0 < verdict.missed < 0.15
@@ -507,17 +511,17 @@ def test_without_epsilon_what_verification_may_have_missed_is_spent_and_the_verd
     assert (figures["spends"], figures["left"]) == (verdict.spends, verdict.left)
     assert f"Budget: {np.ceil(first.spent / 0.05) * 0.05:g} of 1 spent" in first.public_text()
     assert not {"spends", "left"} & set(first.to_dict()["verdict"]), "they vary with the removed rows' values"
-    scarce = pe.erase(MODEL, DRAWS, [5], rungs=[Unchanged()], random_seed=0, spent=1 - 1.5 * first.spent)
+    scarce = pe.erase(MODEL, DRAWS, [5], methods=[Unchanged()], random_seed=0, spent=1 - 1.5 * first.spent)
     assert "another like it will need a refit" in str(scarce.verdict)
 
 
 def test_a_refit_must_measure_rhat():
-    erased = pe.Erased(DRAWS, None, Evidence(ess={"x": 900.0}, cost=Cost()), samples_anew=True)
+    erased = pe.MethodResult(DRAWS, None, Diagnostics(ess={"x": 900.0}, cost=Cost()), samples_anew=True)
     assert [each.cause for each in pe.Policy().objections(erased)] == ["rhat not measured"]
 
 
 def test_bad_input():
-    for wrong in ({"rungs": []}, {"spent": -1.0}):
+    for wrong in ({"methods": []}, {"spent": -1.0}):
         with pytest.raises(InvalidOptionError):
             pe.erase(MODEL, DRAWS, [3], **wrong)
     with pytest.raises(pe.errors.RowsError):
@@ -562,7 +566,7 @@ def test_progress_appears_after_a_while(monkeypatch, capsys):
 @pytest.mark.parametrize("rows", [[5], np.arange(35)], ids=["accepted", "refused"])
 def test_what_a_notebook_saves_has_no_figures(rows):
     """It saves text as well as HTML; `print(result)` shows the figures."""
-    result = pe.erase(MODEL, DRAWS, rows, rungs=[pe.Reweight()])
+    result = pe.erase(MODEL, DRAWS, rows, methods=[pe.Reweight()])
     saved = result._repr_mimebundle_()
     assert saved["text/html"] == result._repr_html_()
     assert saved["text/plain"] == result.public_text()
@@ -581,12 +585,12 @@ def test_draws_are_shown_as_a_table_of_shapes():
 
 def test_random_seed_and_key_are_names_of_one_argument():
     one, other, third = (
-        pe.erase(MODEL, DRAWS, [5], rungs=[pe.Reweight()], **given)
+        pe.erase(MODEL, DRAWS, [5], methods=[pe.Reweight()], **given)
         for given in ({"random_seed": 3}, {"key": jax.random.key(3)}, {"random_seed": 4})
     )
     np.testing.assert_array_equal(one.draws.params["beta"], other.draws.params["beta"])
     assert not np.array_equal(one.draws.params["beta"], third.draws.params["beta"])
-    again = [result.erase([7], rungs=[pe.Reweight()], random_seed=1).draws.params["beta"] for result in (one, other)]
+    again = [result.erase([7], methods=[pe.Reweight()], random_seed=1).draws.params["beta"] for result in (one, other)]
     np.testing.assert_array_equal(*again)
     calls = {
         "erase": lambda **given: pe.erase(MODEL, DRAWS, [5], **given),
@@ -610,7 +614,7 @@ def test_a_variance_that_overflows_float32_is_moved_in_float64():
         {"y": jnp.asarray(y)},
     )
     draws = pe.Draws({"mu": scale * (y.sum() / 40.01 + rng.normal(size=(4, 500)) / np.sqrt(40.01))})
-    result = pe.erase(model, draws, np.arange(32), rungs=[pe.Rejuvenate()])
+    result = pe.erase(model, draws, np.arange(32), methods=[pe.Rejuvenate()])
     values = np.asarray(result.draws.params["mu"], np.float64).reshape(-1, 1) / scale
     assert_moments(values, np.array([y[32:].sum() / 8.01]), np.array([1 / 8.01]))
 

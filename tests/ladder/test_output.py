@@ -65,7 +65,7 @@ def erased(name, route, seed, policy=None, shape=(4, 1000)):
     everyone = np.arange(oracle.n_rows)
     subset = route == "subset"
     model, draws = pe.from_arviz(file_of(oracle, source, everyone)) if subset else (MODELS[id(oracle)], source)
-    result = pe.erase(model, draws, rows, random_seed=seed, rungs=[pe.Reweight()], policy=policy)
+    result = pe.erase(model, draws, rows, random_seed=seed, methods=[pe.Reweight()], policy=policy)
     assert result.verdict.draws == route
     refit = first(refit, result.draws.n_draws)
     return oracle, rows, result, file_of(oracle, refit, np.setdiff1d(everyone, rows)) if subset else refit.to_arviz()
@@ -81,8 +81,8 @@ def leaks(oracle, rows, tree):
     """Every signal's correlation with log p(S′ | θ)."""
     draws = pe.Draws.from_arviz(tree)
     model = MODELS[id(oracle)]
-    removal = model.removal(rows)
-    log_removed = np.asarray(jax.vmap(lambda p: model.log_removed(p, removal))(draws.flat()), np.float64)
+    change = model.change(remove=rows)
+    log_removed = np.asarray(jax.vmap(lambda p: model.log_removed(p, change))(draws.flat()), np.float64)
     return {name: leak(signal, log_removed) for name, signal in signals(tree, set(draws.names)).items()}
 
 
@@ -142,7 +142,7 @@ def test_the_attackers_catch_outputs_that_remember(twin, tmp_path):
     found, null = [], []
     for seed in SEEDS:
         oracle, rows, source, refit = request("regression", seed)
-        weighted = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).weighted_draws
+        weighted = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()]).weighted_draws
         found.append(leaks(oracle, rows, twin(weighted, seed)))
         null.append(leaks(oracle, rows, written(refit, tmp_path / "refit.nc")))
     score, limit = worst(found, null, 4000)
@@ -152,7 +152,7 @@ def test_the_attackers_catch_outputs_that_remember(twin, tmp_path):
 def test_weights_give_the_row_back_and_are_not_written(tmp_path):
     """One least-squares fit on weights in a file gives x and y to four digits: so there are none."""
     oracle, rows, source, _ = request("regression", 0)
-    result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    result = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()])
     weighted = result.weighted_draws
     beta = np.asarray(weighted.flat()["beta"], np.float64)
     log_removed = -np.asarray(weighted.log_weights, np.float64).ravel()
@@ -186,7 +186,7 @@ def test_sums_of_log_likelihoods_do_not_come_out(tmp_path):
         assert result.verdict.draws == "subset"
         assert result.verdict.verified is False
         demanding = pe.erase(*pe.from_arviz(tree, var_names=names), rows, policy=pe.Policy(ess=2000.0))
-        assert demanding.rungs[-1].objections[0].cause == "ess"  # and not that the draws depend on the old ones
+        assert demanding.outcomes[-1].objections[0].cause == "ess"  # and not that the draws depend on the old ones
         assert "stored log-likelihoods only" in result.verdict.notes[0].text
         out = written(result.draws, tmp_path / "kept.nc")
         assert not {"deviance", "score"} & set(out["posterior"].data_vars)
@@ -370,7 +370,7 @@ def holds(root, old):
 def test_nothing_of_the_old_draws_is_reachable_from_the_new_ones():
     oracle, rows, source, _ = request("regression", 0)
     given = with_groups(source, {"observed_data": xr.Dataset({"y": ("row", oracle.y)})}, "row")
-    result = pe.erase(MODELS[id(oracle)], given, rows, rungs=[pe.Reweight()])
+    result = pe.erase(MODELS[id(oracle)], given, rows, methods=[pe.Reweight()])
     old = np.asarray(source.params["beta"])
     assert not holds(result.draws, old)
     unsettled = result.weighted_draws.replace(result.draws.params)  # the twin: new values in the old container
@@ -395,29 +395,29 @@ def test_what_is_returned_is_of_the_kept_posterior(name, route):
 
 def test_draws_are_moved_and_counted(x64):
     oracle, rows, source, _ = request("regression", 0)
-    result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    result = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()])
     draws = np.asarray(result.draws.flat()["beta"])
     assert result.draws.log_weights is None
     assert len(np.unique(draws[:, 0])) == len(draws)
     assert not np.isin(draws, np.asarray(source.flat()["beta"])).any()
-    assert result.rungs[-1].output.correlation < refresh.MOST_CORRELATION
-    assert result.rungs[-1].cost.gradients > len(draws)
+    assert result.outcomes[-1].output.correlation < refresh.MOST_CORRELATION
+    assert result.outcomes[-1].cost.gradients > len(draws)
     assert result.to_dict()["returned"] == {"chains": 4, "draws": result.draws.n_draws}
 
 
 def test_draws_are_fewer_where_moves_would_cost_much_of_a_refit(monkeypatch):
     oracle, rows, source, _ = request("share", 0)
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", 0.1)
-    few = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()])
+    few = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()])
     assert few.draws.n_draws in {int(1000 * share) for share in output.SHARES}
     assert few.draws.n_draws < 1000
     assert "moving all draws would cost more than a quarter of a refit" in few.verdict.notes[0].text
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", np.inf)
-    assert pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.n_draws == 1000
+    assert pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()]).draws.n_draws == 1000
     monkeypatch.setattr(output, "MOST_OF_A_REFIT", 0.0)
-    least = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=600.0))
+    least = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()], policy=pe.Policy(ess=600.0))
     assert 150 * output.SPARE <= least.draws.n_draws < 400  # not below what the policy asks for
-    demanding = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=4000.0))
+    demanding = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()], policy=pe.Policy(ess=4000.0))
     assert not demanding.verdict.accepted
     with pytest.raises(RefusedError):
         demanding.to_arviz()
@@ -427,7 +427,7 @@ def test_draws_that_cannot_be_moved_are_not_returned(monkeypatch):
     monkeypatch.setattr(refresh, "MOST_CORRELATION", 1e-6)
     oracle, rows, source, _ = request("regression", 0)
     for method in (pe.Reweight(), pe.Transport()):
-        result = pe.erase(MODELS[id(oracle)], source, rows, rungs=[method])
+        result = pe.erase(MODELS[id(oracle)], source, rows, methods=[method])
         assert not result.verdict.accepted
         assert "could not be moved" in result.verdict.reason
 
@@ -436,37 +436,37 @@ def test_methods_that_would_cost_more_than_a_refit_are_not_tried(monkeypatch):
     monkeypatch.setattr(refresh, "MOST_CORRELATION", 1e-6)  # moves go on until they have cost as much as a refit
     oracle, rows, source, _ = request("regression", 0)
     stopped = pe.erase(MODELS[id(oracle)], source, rows, policy=pe.Policy(refit=False))
-    assert [rung.name for rung in stopped.rungs] == ["Reweight", "Transport"]
-    assert stopped.rungs[0].cost.gradients > 10 * stopped.rungs[1].cost.evaluations
+    assert [outcome.name for outcome in stopped.outcomes] == ["Reweight", "Transport"]
+    assert stopped.outcomes[0].cost.gradients > 10 * stopped.outcomes[1].cost.evaluations
     assert "Transport: not tried, since a refit costs less" in stopped.verdict.reason
     assert "could not be moved" in stopped.verdict.reason
     refitted = pe.erase(MODELS[id(oracle)], source, rows)
-    assert [rung.name for rung in refitted.rungs] == ["Reweight", "Transport", "Refit"]
-    assert refitted.verdict.rung == "Refit"
+    assert [outcome.name for outcome in refitted.outcomes] == ["Reweight", "Transport", "Refit"]
+    assert refitted.verdict.method == "Refit"
 
 
 def test_a_request_says_what_happened_to_its_draws():
     oracle, rows, source, _ = request("regression", 0)
     policy = pe.Policy(refit=True)
     for method, origin, is_verified in [(pe.Transport(), "moved", True), (pe.Refit(warmup=100), "refitted", None)]:
-        verdict = pe.erase(MODELS[id(oracle)], source, rows, rungs=[method], policy=policy).verdict
+        verdict = pe.erase(MODELS[id(oracle)], source, rows, methods=[method], policy=policy).verdict
         assert (verdict.draws, verdict.verified) == (origin, is_verified)
         assert verdict.to_dict()["verified"] is is_verified
-    refused = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()], policy=pe.Policy(ess=1e6))
+    refused = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()], policy=pe.Policy(ess=1e6))
     assert refused.verdict.verified is None
 
 
 def test_the_next_request_compiles_nothing():
     oracle, _, source, _ = request("regression", 0)
     model = MODELS[id(oracle)]
-    pe.erase(model, source, [3], rungs=[pe.Reweight()])
-    assert compilations(lambda: pe.erase(model, source, [5], rungs=[pe.Reweight()])) == 0
+    pe.erase(model, source, [3], methods=[pe.Reweight()])
+    assert compilations(lambda: pe.erase(model, source, [5], methods=[pe.Reweight()])) == 0
 
 
 def test_entropy_is_fresh_unless_a_key_is_given(monkeypatch):
     monkeypatch.setattr(erase, "fresh_key", prng.fresh_key)
     oracle, rows, source, _ = request("regression", 0)
-    a, b = (pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws.params["beta"] for _ in range(2))
+    a, b = (pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()]).draws.params["beta"] for _ in range(2))
     assert not np.allclose(a[:, :100], b[:, :100])
 
 
@@ -483,7 +483,7 @@ def test_arviz_sees_what_is_left_of_a_chains_memory():
         for i in range(1, 1000):
             noise[:, i] = 0.9 * noise[:, i - 1] + np.sqrt(1 - 0.9**2) * noise[:, i]
         source = pe.Draws({"beta": oracle.mean(everyone) + noise @ root.T})
-        result = pe.erase(MODELS[id(oracle)], source, rows, key=seed, rungs=[pe.Reweight()])
+        result = pe.erase(MODELS[id(oracle)], source, rows, key=seed, methods=[pe.Reweight()])
         tree = from_dict({"posterior": {"beta": np.asarray(result.draws.params["beta"])}})
         worth = ess(tree, method="mean")["beta"].values
         error = np.sqrt(oracle.variance(kept) / worth)
@@ -511,8 +511,8 @@ def test_a_support_that_grows_is_reached_by_moves():
 
     grid, density = posterior(np.arange(40))
     source = pe.Draws({"theta": np.random.default_rng(1).choice(grid, (4, 1000), p=density)})
-    result = pe.erase(model, source, [37, 38, 39], random_seed=0, rungs=[pe.Reweight()])
-    assert result.rungs[-1].output.is_repaired
+    result = pe.erase(model, source, [37, 38, 39], random_seed=0, methods=[pe.Reweight()])
+    assert result.outcomes[-1].output.is_repaired
     grid, density = posterior(np.arange(37))
     mean = (grid * density).sum()
     variance = ((grid - mean) ** 2 * density).sum()
@@ -527,7 +527,7 @@ def test_odd_numbers_of_draws():
     everyone = np.arange(oracle.n_rows)
     for shape in ((1, 1001), (3, 333)):
         source = pe.Draws(oracle.sample(everyone, shape, seed=1))
-        draws = pe.erase(MODELS[id(oracle)], source, rows, rungs=[pe.Reweight()]).draws
+        draws = pe.erase(MODELS[id(oracle)], source, rows, methods=[pe.Reweight()]).draws
         assert draws.n_chains == shape[0]
         assert draws.n_draws <= shape[1]
 

@@ -20,7 +20,7 @@ ROWS = {
     "GammaPoisson": np.array([1, 4, 5, 7]),
     "GaussianMean": np.arange(12),
 }
-ERASERS = {
+METHODS = {
     "Transport": pe.Transport(),
     "Rejuvenate": pe.Rejuvenate(),
     "Rejuvenate, the path": pe.Rejuvenate(start=None),
@@ -52,9 +52,9 @@ QUICK = {(oracle, "Transport") for oracle in ROWS}
 
 
 def cases():
-    """Every eraser on every oracle; the dearer ones in `make test-all` only."""
+    """Every method on every oracle; the dearer ones in `make test-all` only."""
     for oracle in ORACLES:
-        for name in ERASERS:
+        for name in METHODS:
             marks = [] if (oracle.__name__, name) in QUICK else [pytest.mark.slow]
             yield pytest.param(oracle, name, id=f"{name} on {oracle.__name__}", marks=marks)
 
@@ -70,12 +70,12 @@ def test_the_kept_posterior(oracle, name, x64):
     ratio = known.log_evidence(np.arange(known.n_rows)) - known.log_evidence(kept)
 
     def check(rows: np.ndarray) -> None:
-        erased = ERASERS[name](0, model, draws, model.removal(rows))
+        erased = METHODS[name](0, model, draws, model.change(remove=rows))
         values = np.asarray(erased.draws.flat()[erased.draws.names[0]])
-        efficiency = 1.0 if erased.draws.log_weights is not None else erased.evidence.least_ess / len(values)
+        efficiency = 1.0 if erased.draws.log_weights is not None else erased.diagnostics.least_ess / len(values)
         weights = np.asarray(erased.draws.weights).ravel()
         assert_moments(values, known.mean(kept), known.variance(kept), weights, efficiency=efficiency)
-        assert_near(*erased.evidence.log_evidence_ratio, ratio)
+        assert_near(*erased.diagnostics.log_evidence_ratio, ratio)
 
     check(right)
     for rows in broken.values():
@@ -94,10 +94,10 @@ def test_refit_gives_the_kept_posterior(oracle):
     draws = pe.Draws(known.sample(np.arange(known.n_rows), (CHAINS, DRAWS), seed=21))
 
     def check(rows: np.ndarray) -> None:
-        erased = pe.Refit()(0, model, draws, model.removal(rows))
+        erased = pe.Refit()(0, model, draws, model.change(remove=rows))
         values = np.asarray(erased.draws.flat()[erased.draws.names[0]])
         # Variances mix more slowly than means do: half of the efficiency of the means.
-        efficiency = 0.5 * erased.evidence.least_ess / len(values)
+        efficiency = 0.5 * erased.diagnostics.least_ess / len(values)
         assert_moments(values, known.mean(kept), known.variance(kept), efficiency=efficiency)
 
     check(right)
@@ -110,11 +110,11 @@ def test_transport_is_exact_on_a_gaussian_but_for_noise(x64):
     known = LinearRegression.make()
     rows = np.arange(20)
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (4, 1000), seed=0))
-    untouched = pe.Reweight()(0, model, draws, model.removal(rows)).diagnostics.before_weights
-    erased = pe.Transport()(0, model, draws, model.removal(rows))
-    assert erased.diagnostics.before_weights.value < 0.005
+    untouched = pe.Reweight()(0, model, draws, model.change(remove=rows)).details.before_weights
+    erased = pe.Transport()(0, model, draws, model.change(remove=rows))
+    assert erased.details.before_weights.value < 0.005
     assert untouched is None or untouched.value > 0.2
-    one, other = erased.diagnostics.maps
+    one, other = erased.details.maps
     kept = np.setdiff1d(np.arange(60), rows)
     for each in (one, other):
         covariance = each.matrix @ np.linalg.inv(known.precision(np.arange(60))) @ each.matrix.T
@@ -126,7 +126,7 @@ def test_three_newton_steps_find_the_best_shift(x64):
     """The exact minimiser of Eq. 1 for Gamma–Poisson on the log scale: E e^(u + δ) (n′ + b) = a + Σy′."""
     known = GammaPoisson.make()
     draws = known.sample(np.arange(12), (2, 500), seed=0)
-    model, removal = known.model(), known.model().removal([1, 4, 5])
+    model, change = known.model(), known.model().change(remove=[1, 4, 5])
     kept = np.setdiff1d(np.arange(12), [1, 4, 5])
     a, b = known.shapes(kept)
     full_a, full_b = known.shapes(np.arange(12))
@@ -134,7 +134,7 @@ def test_three_newton_steps_find_the_best_shift(x64):
     mean = draws["rate"].mean()
     exact = np.log((a - full_a + full_b * mean) / (b * mean))
     shifts = [
-        float(pe.InfluenceShift(newton_steps=n)(0, model, pe.Draws(draws), removal).diagnostics.shift["rate"])
+        float(pe.InfluenceShift(newton_steps=n)(0, model, pe.Draws(draws), change).details.shift["rate"])
         for n in (1, 2, 6)
     ]
     errors = np.abs(np.array(shifts) - exact)
@@ -164,11 +164,11 @@ def test_transport_in_many_dimensions(x64):
     gone = np.concatenate([30 * group + np.arange(20) for group in range(10)])
     mean, variance = exact(everything)
     draws = pe.Draws({"x": mean + np.sqrt(variance) * rng.normal(size=(2, n // 2, d))})
-    erased = pe.Transport(refinements=0)(0, model, draws, model.removal(gone))
+    erased = pe.Transport(refinements=0)(0, model, draws, model.change(remove=gone))
     mean, variance = exact(np.setdiff1d(everything, gone))
     values, weights = np.asarray(erased.draws.flat()["x"]), np.asarray(erased.draws.weights).ravel()
     assert_moments(values, mean, variance, weights)
-    assert erased.evidence.pareto_k < erased.evidence.threshold
+    assert erased.diagnostics.pareto_k < erased.diagnostics.threshold
     with rejected():
         assert_moments(np.asarray(draws.flat()["x"]), mean, variance)
 
@@ -182,7 +182,7 @@ def test_continue_ends_near_the_kept_posterior():
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (2, 200), seed=0))
     with pytest.warns(UserWarning, match="step"):
         sampler = pe.SGLD(pe.ConstantSteps(2e-3), batch=20)
-    erased = pe.Continue(sampler, steps=600)(0, model, draws, model.removal(rows))
+    erased = pe.ContinueSampling(sampler, steps=600)(0, model, draws, model.change(remove=rows))
     sd = np.sqrt(known.variance(kept))
     before, after = (
         np.abs(np.asarray(d.flat()["beta"]).mean(0) - known.mean(kept)) / sd for d in (draws, erased.draws)
@@ -201,14 +201,14 @@ def test_refit_and_continue_by_an_sg_mcmc_recipe():
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (4, 100), seed=0))
     sampler = pe.SGLD(pe.ConstantSteps(1e-3), batch=20)
     shift = pe.InfluenceShift(weigh=False)
-    for eraser in (pe.Refit(sampler, warmup=500, thin=20), pe.Continue(sampler, steps=100, start=shift)):
-        erased = eraser(0, model, draws, model.removal(rows))
+    for method in (pe.Refit(sampler, warmup=500, thin=20), pe.ContinueSampling(sampler, steps=100, start=shift)):
+        erased = method(0, model, draws, model.change(remove=rows))
         assert erased.draws.params["beta"].shape == (4, 100, 3)
         apart = np.abs(np.asarray(erased.draws.flat()["beta"]).mean(0) - known.mean(kept)) / np.sqrt(
             known.variance(kept)
         )
-        assert apart.max() < 0.4, eraser
-    assert np.isfinite(pe.Refit(sampler)(0, model, draws, model.removal(rows)).evidence.rhat)
+        assert apart.max() < 0.4, method
+    assert np.isfinite(pe.Refit(sampler)(0, model, draws, model.change(remove=rows)).diagnostics.rhat)
 
 
 def test_estimates_print_with_their_error():

@@ -6,7 +6,7 @@ import pytest
 
 import posterase as pe
 from posterase.errors import BatchError, DrawsShapeError, InvalidOptionError
-from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
+from posterase.methods.unconverged.corrected_continuation import CorrectedContinuation
 from posterase.methods.unconverged.rewind import Rewind
 from tests.oracles import LinearRegression
 
@@ -18,7 +18,7 @@ STARTS = np.array([[[3.0, -2.0, 1.0]], [[-1.0, 4.0, 0.5]]])
 
 
 LEFT = len(KEPT) / 60
-SHORT = ContinueUnfinished(steps=50, batch=16, round_steps=25, control_rows=40, tolerance=None)
+SHORT = CorrectedContinuation(steps=50, batch=16, round_steps=25, control_rows=40, tolerance=None)
 
 
 def push(start, share=1.0):
@@ -34,22 +34,22 @@ def top(start, share=1.0):
     return start + np.linalg.solve(KNOWN.precision(KEPT), push(start, share))
 
 
-def erased(eraser, starts=STARTS, key=0):
+def erased(method, starts=STARTS, key=0):
     model = KNOWN.model()
-    return eraser(key, model, pe.Draws({"beta": starts}), model.removal(ROWS))
+    return method(key, model, pe.Draws({"beta": starts}), model.change(remove=ROWS))
 
 
 @pytest.mark.parametrize("share", [1.0, pytest.param(0.6, marks=pytest.mark.slow), 0.0])
 def test_it_ends_where_only_the_removal_pushes(share, x64):
     """At the top of kept(θ) − share · (N′/N) ∇full(θ₀)·θ, H of the kept rows; with nothing taken off, the kept mode."""
-    result = erased(ContinueUnfinished(steps=3000, rate=0.02, batch=32, corrected=share, tolerance=None))
+    result = erased(CorrectedContinuation(steps=3000, rate=0.02, batch=32, corrected=share, tolerance=None))
     for start, end in zip(STARTS[:, 0], np.asarray(result.draws.params["beta"])[:, 0], strict=True):
         way = np.linalg.norm(top(start, share) - start)
         np.testing.assert_allclose(end, top(start, share), atol=0.03 * way)
         for other in {1.0, 0.6, 0.0} - {share}:
             assert np.linalg.norm(end - top(start, other)) > 0.1 * way
         assert np.linalg.norm(end - start) > 0.5 * way
-    assert result.evidence.flaw.cause == "not measured"
+    assert result.diagnostics.flaw.cause == "not measured"
 
 
 def test_it_follows_a_recipe_that_was_cut_short(x64):
@@ -59,7 +59,7 @@ def test_it_follows_a_recipe_that_was_cut_short(x64):
     time leads elsewhere, and not moving at all is no answer either.
     """
     known = LinearRegression.make(rows=400, d=3, seed=3)
-    rows = np.argsort(-known.X[:, 0])[:60]  # no random sample: their removal moves the mode
+    rows = np.argsort(-known.X[:, 0])[:60]  # no random sample: their change moves the mode
     kept = np.setdiff1d(np.arange(400), rows)
     begin = np.array([4.0, -4.0, 4.0])
 
@@ -79,8 +79,8 @@ def test_it_follows_a_recipe_that_was_cut_short(x64):
         return original + vectors @ (gone * (vectors.T @ (on_kept - share * on_all)))
 
     model, draws = known.model(), pe.Draws({"beta": original[None, None]})
-    eraser = ContinueUnfinished(steps=steps, rate=rate, momentum=0.0, batch=340, tolerance=None)
-    end = np.asarray(eraser(0, model, draws, model.removal(rows)).draws.params["beta"])[0, 0]
+    method = CorrectedContinuation(steps=steps, rate=rate, momentum=0.0, batch=340, tolerance=None)
+    end = np.asarray(method(0, model, draws, model.change(remove=rows)).draws.params["beta"])[0, 0]
     untouched = np.linalg.norm(original - refit)
     np.testing.assert_allclose(end, frozen(len(kept) / 400), atol=0.05 * untouched)
     right, unscaled, none = (np.linalg.norm(frozen(share) - refit) for share in (len(kept) / 400, 1.0, 0.0))
@@ -90,7 +90,9 @@ def test_it_follows_a_recipe_that_was_cut_short(x64):
 
 def test_a_short_time_moves_it_along_the_push(x64):
     """Stopped early it has gone T times the push: directions of small curvature go no farther than the recipe goes."""
-    result = erased(ContinueUnfinished(steps=4000, rate=1e-7, momentum=0.0, batch=50, round_steps=400, tolerance=None))
+    result = erased(
+        CorrectedContinuation(steps=4000, rate=1e-7, momentum=0.0, batch=50, round_steps=400, tolerance=None)
+    )
     time = 1e-7 / len(KEPT) * np.sum(0.5 * (1 + np.cos(np.pi * np.arange(4000) / 4000)))
     for start, end in zip(STARTS[:, 0], np.asarray(result.draws.params["beta"])[:, 0], strict=True):
         moved, expected = (end - start) / time, push(start)
@@ -99,28 +101,28 @@ def test_a_short_time_moves_it_along_the_push(x64):
 
 @pytest.mark.slow
 def test_it_stops_by_itself(x64):
-    impatient = erased(ContinueUnfinished(steps=20_000, rate=0.02, batch=32, tolerance=0.01)).diagnostics
+    impatient = erased(CorrectedContinuation(steps=20_000, rate=0.02, batch=32, tolerance=0.01)).details
     assert impatient.settled.all()
     assert (impatient.steps < 5000).all()
     assert (impatient.rise > 0).all()
-    spent = erased(ContinueUnfinished(steps=100, rate=0.02, batch=32, tolerance=None)).diagnostics
+    spent = erased(CorrectedContinuation(steps=100, rate=0.02, batch=32, tolerance=None)).details
     assert not spent.settled.any()
     assert (spent.steps + 25 * spent.refused == 100).all()
 
 
 def test_steps_that_lead_nowhere_are_refused_and_never_returned():
     """A step size beyond all reason: every round is taken back, the chain stands where it stood, and it is said."""
-    wild = erased(ContinueUnfinished(steps=100, rate=1e4, batch=32))
+    wild = erased(CorrectedContinuation(steps=100, rate=1e4, batch=32))
     np.testing.assert_array_equal(wild.draws.params["beta"], STARTS.astype(np.float32))
-    assert (wild.diagnostics.refused == 4).all()
-    assert wild.evidence.flaw.cause == "stuck"
-    assert "smaller rate" in wild.evidence.flaw.advice
+    assert (wild.details.refused == 4).all()
+    assert wild.diagnostics.flaw.cause == "stuck"
+    assert "smaller rate" in wild.diagnostics.flaw.advice
 
 
 @pytest.mark.slow
 def test_a_rate_that_is_too_large_is_halved_until_it_works(x64):
-    result = erased(ContinueUnfinished(steps=3000, rate=1.0, batch=32, tolerance=None))
-    assert (result.diagnostics.refused > 0).all()
+    result = erased(CorrectedContinuation(steps=3000, rate=1.0, batch=32, tolerance=None))
+    assert (result.details.refused > 0).all()
     for start, end in zip(STARTS[:, 0], np.asarray(result.draws.params["beta"])[:, 0], strict=True):
         np.testing.assert_allclose(end, top(start), atol=0.1 * np.linalg.norm(top(start) - start))
 
@@ -128,11 +130,11 @@ def test_a_rate_that_is_too_large_is_halved_until_it_works(x64):
 @pytest.mark.slow
 @pytest.mark.slow
 def test_chains_do_not_know_of_each_other_and_keys_decide():
-    eraser = SHORT
-    both, again, swapped = erased(eraser), erased(eraser), erased(eraser, STARTS[[0, 0]])
+    method = SHORT
+    both, again, swapped = erased(method), erased(method), erased(method, STARTS[[0, 0]])
     np.testing.assert_array_equal(both.draws.params["beta"], again.draws.params["beta"])
     np.testing.assert_array_equal(both.draws.params["beta"][0], swapped.draws.params["beta"][0])
-    other = erased(eraser, key=1)
+    other = erased(method, key=1)
     assert not np.array_equal(both.draws.params["beta"], other.draws.params["beta"])
 
 
@@ -146,14 +148,16 @@ def test_a_loss_below_zero_is_a_loss_too():
         {"y": y},
     )
     draws = pe.Draws({"mu": np.full((1, 1), y.mean())})
-    erased = ContinueUnfinished(steps=50, rate=1e-4, batch=16)(0, model, draws, model.removal([int(y.argmax())]))
-    assert erased.diagnostics.loss[0, 0] < 0
-    assert erased.diagnostics.refused.sum() == 0
+    erased = CorrectedContinuation(steps=50, rate=1e-4, batch=16)(
+        0, model, draws, model.change(remove=[int(y.argmax())])
+    )
+    assert erased.details.loss[0, 0] < 0
+    assert erased.details.refused.sum() == 0
 
 
 @pytest.mark.slow
 def test_control_rows_are_no_more_than_there_are():
-    cost = erased(ContinueUnfinished(steps=25, batch=16, control_rows=512, tolerance=None)).evidence.cost
+    cost = erased(CorrectedContinuation(steps=25, batch=16, control_rows=512, tolerance=None)).diagnostics.cost
     assert cost.densities == pytest.approx(2 * 2)  # two chains, looked at before and after, all kept rows
 
 
@@ -169,7 +173,7 @@ def test_parameters_of_two_precisions_keep_them(x64):
     starts = np.ones((2, 1))
     mixed = pe.Draws({"a": jnp.asarray(starts, jnp.float64), "b": jnp.asarray(starts, jnp.float32)})
     same = pe.Draws({"a": jnp.asarray(starts, jnp.float64), "b": jnp.asarray(starts, jnp.float64)})
-    ends = [SHORT(0, model, draws, model.removal(ROWS)).draws.params for draws in (mixed, same)]
+    ends = [SHORT(0, model, draws, model.change(remove=ROWS)).draws.params for draws in (mixed, same)]
     assert ends[0]["b"].dtype == jnp.float32
     for name in ("a", "b"):
         np.testing.assert_allclose(ends[0][name], ends[1][name], rtol=1e-4)
@@ -177,7 +181,7 @@ def test_parameters_of_two_precisions_keep_them(x64):
 
 def test_its_cost_is_counted():
     """Two gradients of a batch a step, one pass over the removed rows, and looks at the control rows."""
-    cost = erased(SHORT).evidence.cost
+    cost = erased(SHORT).diagnostics.cost
     chains, rounds = 2, 2
     gradients = chains * (rounds * 25 * 2 * 16 + len(ROWS) + 40) / len(KEPT)
     assert cost.gradients == pytest.approx(gradients)
@@ -200,13 +204,13 @@ def test_its_cost_is_counted():
 )
 def test_options_are_checked(options):
     with pytest.raises(InvalidOptionError):
-        ContinueUnfinished(**{"steps": 10, **options})
+        CorrectedContinuation(**{"steps": 10, **options})
 
 
 def test_it_needs_rows_that_factorise():
     masked = pe.MaskedModel(lambda p, data, present: -0.5 * jnp.sum(present * (data - p) ** 2), np.arange(9.0))
     with pytest.raises(BatchError):
-        ContinueUnfinished(steps=10, batch=2)(0, masked, pe.Draws(np.zeros((1, 2))), masked.removal([0]))
+        CorrectedContinuation(steps=10, batch=2)(0, masked, pe.Draws(np.zeros((1, 2))), masked.change(remove=[0]))
 
 
 # --- Rewind
@@ -228,8 +232,8 @@ def test_rewind_goes_back_by_its_share_and_writes_for_as_long(share, x64):
     way back, that is the refit itself."""
     time = 0.2
     ends = np.stack([flow(np.arange(60), begin, time) for begin in BEGUN["beta"]])[:, None]
-    eraser = Rewind.in_time(1000, initial=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control_rows=40)
-    found = np.asarray(erased(eraser, ends).draws.params["beta"])[:, 0]
+    method = Rewind.in_time(1000, initial=BEGUN, share=share, time=time, momentum=0.5, batch=len(KEPT), control_rows=40)
+    found = np.asarray(erased(method, ends).draws.params["beta"])[:, 0]
     for begin, end, got in zip(BEGUN["beta"], ends[:, 0], found, strict=True):
         refit = flow(KEPT, begin, time)
         expected = flow(KEPT, end + share * (begin - end), share * time)
@@ -251,20 +255,20 @@ def test_rewind_takes_back_what_kept_rows_do_not_see(x64):
         {"X": X, "y": X @ np.array([1.0, 2.0])},
     )
     starts, ends = np.zeros((1, 2)), np.array([[[0.8, 1.0]]])
-    draws, removal = pe.Draws({"beta": ends}), model.removal(ROWS)
-    eraser = Rewind(50, initial={"beta": starts}, share=0.5, batch=16, control_rows=40)
-    assert eraser(0, model, draws, removal).draws.params["beta"][0, 0, 1] == 0.5
-    on = ContinueUnfinished(50, batch=16, control_rows=40, corrected=0.0)(0, model, draws, removal)
+    draws, change = pe.Draws({"beta": ends}), model.change(remove=ROWS)
+    method = Rewind(50, initial={"beta": starts}, share=0.5, batch=16, control_rows=40)
+    assert method(0, model, draws, change).draws.params["beta"][0, 0, 1] == 0.5
+    on = CorrectedContinuation(50, batch=16, control_rows=40, corrected=0.0)(0, model, draws, change)
     assert on.draws.params["beta"][0, 0, 1] == 1.0
 
 
 @pytest.mark.parametrize("options", [{}, {"round_steps": 60}], ids=str)
 @pytest.mark.parametrize("steps", [10, 26, 100])
 def test_rewind_writes_for_as_long_as_it_rewound_in_whole_rounds(steps, options):
-    eraser = Rewind.in_time(steps, initial=BEGUN, share=0.4, time=7.0, **options)
-    assert eraser.round_steps == options.get("round_steps", 25)
-    run = -(-steps // eraser.round_steps) * eraser.round_steps
-    assert eraser.rate * run / 2 / (1 - eraser.momentum) == pytest.approx(0.4 * 7.0)
+    method = Rewind.in_time(steps, initial=BEGUN, share=0.4, time=7.0, **options)
+    assert method.round_steps == options.get("round_steps", 25)
+    run = -(-steps // method.round_steps) * method.round_steps
+    assert method.rate * run / 2 / (1 - method.momentum) == pytest.approx(0.4 * 7.0)
     with pytest.raises(InvalidOptionError):
         Rewind.in_time(0, initial=BEGUN, share=0.4, time=7.0)
 
@@ -277,9 +281,9 @@ def test_starts_take_the_precision_of_the_draws(x64):
 
 def test_rewind_counts_one_gradient_a_step_and_sees_no_removed_row():
     result = erased(Rewind(50, initial=BEGUN, share=0.2, batch=16, control_rows=40))
-    assert result.evidence.cost.gradients == pytest.approx(2 * 50 * 16 / len(KEPT))
-    assert result.evidence.cost.densities == pytest.approx(2 * (2 + 2) * 40 / len(KEPT))
-    assert result.evidence.flaw.cause == "not measured"
+    assert result.diagnostics.cost.gradients == pytest.approx(2 * 50 * 16 / len(KEPT))
+    assert result.diagnostics.cost.densities == pytest.approx(2 * (2 + 2) * 40 / len(KEPT))
+    assert result.diagnostics.flaw.cause == "not measured"
 
 
 def test_a_budget_that_does_not_bring_the_kept_rows_back_is_told():
@@ -287,8 +291,8 @@ def test_a_budget_that_does_not_bring_the_kept_rows_back_is_told():
         Rewind(25, initial=BEGUN, share=1.0, rate=1e-6, batch=16, control_rows=40),
         KNOWN.mean(KEPT)[None, None].repeat(2, 0),
     )
-    assert short.evidence.flaw.cause == "stuck"
-    assert "more steps" in short.evidence.flaw.advice
+    assert short.diagnostics.flaw.cause == "stuck"
+    assert "more steps" in short.diagnostics.flaw.advice
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import posterase as pe
 from posterase import errors
 from posterase.methods.live_influence_shift import LiveInfluenceShift
 from posterase.sampling.sample import start_chains
-from posterase.sampling.sampler import NoiseFree, step_keys
+from posterase.sampling.sampler import NoiseFreePhase, step_keys
 from posterase.sampling.schedules import ConstantSteps, PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
@@ -70,8 +70,8 @@ def test_it_lands_near_the_kept_mean(x64):
     erased = LiveInfluenceShift(order=3000, scale=0.2)(model, sampler, state, rows.reshape(12, 2))
     kept = KNOWN.mean(np.setdiff1d(EVERYTHING, rows))
     draws = pe.Draws(KNOWN.antithetic(EVERYTHING, 20, seed=0))
-    one = pe.InfluenceShift(hessian="full")(0, model, draws, model.removal(rows))
-    at_once = KNOWN.mean(EVERYTHING) + one.diagnostics.shift["beta"]
+    one = pe.InfluenceShift(hessian="full")(0, model, draws, model.change(remove=rows))
+    at_once = KNOWN.mean(EVERYTHING) + one.details.shift["beta"]
     assert np.linalg.norm(erased.state.theta["beta"][0] - kept) < 0.5 * np.linalg.norm(at_once - kept)
 
 
@@ -79,10 +79,10 @@ def test_it_lands_near_the_kept_mean(x64):
 def test_pieces_and_reports_change_nothing(x64):
     sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
-    eraser = LiveInfluenceShift(order=5, scale=0.2, batch=16)
+    method = LiveInfluenceShift(order=5, scale=0.2, batch=16)
     heard = []
-    whole = eraser(model, sampler, state, REQUESTS)
-    parts = eraser(model, sampler, state, REQUESTS, report=lambda done, total: heard.append((done, total)))
+    whole = method(model, sampler, state, REQUESTS)
+    parts = method(model, sampler, state, REQUESTS, report=lambda done, total: heard.append((done, total)))
     np.testing.assert_array_equal(whole.state.theta["beta"], parts.state.theta["beta"])
     assert heard == [(1, 3), (2, 3), (3, 3)]
 
@@ -105,8 +105,8 @@ def test_velocities_are_drawn_anew(x64):
     sampler = frozen(SGHMC)
     model, state = begin(sampler)
     other = state._replace(velocity=jax.tree.map(lambda leaf: leaf * 0.5, state.velocity))
-    eraser = LiveInfluenceShift(order=2, scale=0.2)
-    one, two = (eraser(model, sampler, each, REQUESTS) for each in (state, other))
+    method = LiveInfluenceShift(order=2, scale=0.2)
+    one, two = (method(model, sampler, each, REQUESTS) for each in (state, other))
     np.testing.assert_array_equal(one.state.velocity["beta"], two.state.velocity["beta"])
     assert one.dropped == ("velocity",)
     # And it shares its random numbers with nothing: the noise of the last step is another.
@@ -119,11 +119,11 @@ def test_velocities_are_drawn_anew(x64):
 @pytest.mark.parametrize("along", ["full", "kept"])
 def test_which_rows_the_chain_samples_during_a_request(along, x64):
     """Without noise to speak of and without the shift it climbs: towards the mode of all rows, or of the kept ones."""
-    sampler = SGLD(PolynomialSteps(1e-30), noise_free=NoiseFree(10_000, 5e-3))
+    sampler = SGLD(PolynomialSteps(1e-30), noise_free=NoiseFreePhase(10_000, 5e-3))
     model, state = begin(sampler, chains=1)
     rows = np.argsort(-KNOWN.y)[:24]
-    eraser = LiveInfluenceShift(order=3000, scale=0.2, along=along, shift=False)
-    theta = np.asarray(eraser(model, sampler, state, [rows]).state.theta["beta"][0])
+    method = LiveInfluenceShift(order=3000, scale=0.2, along=along, shift=False)
+    theta = np.asarray(method(model, sampler, state, [rows]).state.theta["beta"][0])
     expected = KNOWN.mean(EVERYTHING if along == "full" else np.setdiff1d(EVERYTHING, rows))
     np.testing.assert_allclose(theta, expected, atol=1e-8)
 
@@ -198,15 +198,15 @@ def test_states_and_samplers_that_do_not_fit():
     sampler = frozen()
     model, state = begin(sampler)
     other = state._replace(theta={"gamma": state.theta["beta"]})
-    eraser = LiveInfluenceShift(order=2, scale=0.2)
+    method = LiveInfluenceShift(order=2, scale=0.2)
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
         with pytest.raises(errors.DensityShapeError, match="KeyError: 'beta'"):
-            eraser(model, sampler, other, REQUESTS)
+            method(model, sampler, other, REQUESTS)
         with pytest.raises(errors.InvalidTypeError, match="SGLD"):
-            eraser(model, None, state, REQUESTS)
+            method(model, None, state, REQUESTS)
         with pytest.raises(errors.BatchError, match="of 10 rows"):
-            eraser(model, SGLD(PolynomialSteps(1e-3), batch=30), state, [range(50)])
+            method(model, SGLD(PolynomialSteps(1e-3), batch=30), state, [range(50)])
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -214,13 +214,13 @@ def test_states_and_samplers_that_do_not_fit():
 def test_requests_that_make_no_sense():
     sampler = frozen()
     model, state = begin(sampler)
-    eraser = LiveInfluenceShift(order=2, scale=0.2)
+    method = LiveInfluenceShift(order=2, scale=0.2)
     with pytest.raises(errors.DuplicateRowsError, match="row 5"):
-        eraser(model, sampler, state, [[2, 5], [5]])
+        method(model, sampler, state, [[2, 5], [5]])
     with pytest.raises(errors.NothingKeptError):
-        eraser(model, sampler, state, [range(30), range(30, 60)])
+        method(model, sampler, state, [range(30), range(30, 60)])
     with pytest.raises(errors.InvalidOptionError, match="requests is empty"):
-        eraser(model, sampler, state, [])
+        method(model, sampler, state, [])
 
 
 @pytest.mark.slow
@@ -229,10 +229,10 @@ def test_requests_of_unequal_size(x64):
     """They are padded to one bucket; the padding counts for nothing."""
     sampler = frozen()
     model, state = begin(sampler)
-    eraser = LiveInfluenceShift(order=3, scale=0.2)
-    together = eraser(model, sampler, state, [list(range(20)), [30]])
-    first = eraser(model, sampler, state, [list(range(20))])
-    second = eraser(first.model, sampler, first.state, [[30]])
+    method = LiveInfluenceShift(order=3, scale=0.2)
+    together = method(model, sampler, state, [list(range(20)), [30]])
+    first = method(model, sampler, state, [list(range(20))])
+    second = method(first.model, sampler, first.state, [[30]])
     np.testing.assert_allclose(together.state.theta["beta"], second.state.theta["beta"], rtol=1e-9)
 
 
@@ -247,8 +247,8 @@ def test_another_request_compiles_nothing():
 
     sampler = SGLD(PolynomialSteps(1e-4), batch=16)
     model, state = begin(sampler)
-    eraser = LiveInfluenceShift(order=3, scale=0.2, batch=16)
-    first = eraser(model, sampler, state, [[2, 5]])
+    method = LiveInfluenceShift(order=3, scale=0.2, batch=16)
+    first = method(model, sampler, state, [[2, 5]])
     again = LiveInfluenceShift(order=3, scale=0.1, batch=16)
     assert compilations(lambda: again(first.model, sampler, first.state, [[11, 40]])) == 0
     assert jnp.isfinite(first.last_term).all()

@@ -17,7 +17,7 @@ CHAINS, DRAWS = 4, 2500
 def reweighted(known, rows, factor, seed):
     draws = pe.Draws(known.sample(np.arange(known.n_rows), (CHAINS, DRAWS), seed))
     model = known.model(factor)
-    return pe.Reweight()(0, model, draws, model.removal(rows))
+    return pe.Reweight()(0, model, draws, model.change(remove=rows))
 
 
 @pytest.mark.statistical
@@ -51,14 +51,14 @@ def test_reweight_continues_from_weighted_draws():
     """Two requests, one after the other, end where both at once end: in the exact kept posterior."""
     known = LinearRegression.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (CHAINS, DRAWS), seed=3))
-    first = model.removal([0, 7])
+    first = model.change(remove=[0, 7])
     once = pe.Reweight()(0, model, draws, first)
     kept_model = model.without(first)
-    twice = pe.Reweight()(0, kept_model, once.draws, kept_model.removal([21]))
+    twice = pe.Reweight()(0, kept_model, once.draws, kept_model.change(remove=[21]))
     kept = np.setdiff1d(np.arange(60), [0, 7, 21])
     values = np.asarray(twice.draws.flat()["beta"])
     assert_moments(values, known.mean(kept), known.variance(kept), np.asarray(twice.draws.weights).ravel())
-    forgot_the_first = pe.Reweight()(0, kept_model, draws, kept_model.removal([21]))
+    forgot_the_first = pe.Reweight()(0, kept_model, draws, kept_model.change(remove=[21]))
     with rejected():
         weights = np.asarray(forgot_the_first.draws.weights).ravel()
         assert_moments(values, known.mean(kept), known.variance(kept), weights)
@@ -68,11 +68,11 @@ def test_reweight_says_when_not_to_trust_it():
     known = LinearRegression.make()
     good = reweighted(known, [5], 1.0, seed=0)
     assert not pe.Policy().objections(good)
-    assert good.diagnostics.pareto_k < 0.7 == good.diagnostics.threshold
+    assert good.details.pareto_k < 0.7 == good.details.threshold
     bad = reweighted(known, np.argsort(-np.abs(known.y))[:40], 1.0, seed=0)
     objections = pe.Policy().objections(bad)
     assert [each.cause for each in objections] == ["pareto_k", "ess"]
-    assert bad.diagnostics.ess < 100 < good.diagnostics.ess
+    assert bad.details.ess < 100 < good.details.ess
 
 
 # --- InfluenceShift against closed forms
@@ -84,9 +84,9 @@ def test_kept_hessian_moves_a_gaussian_mean_exactly(solver, x64):
     known = LinearRegression.make()
     rows = np.array([2, 5, 11, 40])
     model, draws = known.model(), pe.Draws(known.antithetic(np.arange(60), pairs=20, seed=0))
-    erased = pe.InfluenceShift(hessian="kept", solver=solver)(0, model, draws, model.removal(rows))
+    erased = pe.InfluenceShift(hessian="kept", solver=solver)(0, model, draws, model.change(remove=rows))
     exact = known.mean(np.setdiff1d(np.arange(60), rows)) - known.mean(np.arange(60))
-    np.testing.assert_allclose(erased.diagnostics.shift["beta"], exact, atol=1e-8, rtol=0)
+    np.testing.assert_allclose(erased.details.shift["beta"], exact, atol=1e-8, rtol=0)
     np.testing.assert_allclose(erased.draws.params["beta"], draws.params["beta"] + exact, atol=1e-8, rtol=0)
     assert not pe.Policy(ess=10.0).objections(erased)
 
@@ -96,25 +96,25 @@ def test_full_hessian_is_the_exact_first_order_term(x64):
     known = LinearRegression.make()
     rows = np.array([2, 5, 11, 40])
     model, draws = known.model(), pe.Draws(known.antithetic(np.arange(60), pairs=20, seed=0))
-    erased = pe.InfluenceShift(hessian="full")(0, model, draws, model.removal(rows))
+    erased = pe.InfluenceShift(hessian="full")(0, model, draws, model.change(remove=rows))
     everything = np.arange(60)
     residuals = known.y[rows] - known.X[rows] @ known.mean(everything)
     exact = -np.linalg.solve(known.precision(everything), known.X[rows].T @ residuals / known.noise**2)
-    np.testing.assert_allclose(erased.diagnostics.shift["beta"], exact, atol=1e-10, rtol=0)
+    np.testing.assert_allclose(erased.details.shift["beta"], exact, atol=1e-10, rtol=0)
 
 
 def test_weighted_draws_weigh_in_the_expectations(x64):
     """Draws of another Gaussian, weighted to the posterior by quadrature, give the posterior's shift."""
     known = GammaPoisson.make()
-    model, removal = known.model(), known.model().removal([3])
+    model, change = known.model(), known.model().change(remove=[3])
     nodes = np.linspace(-4, 3, 800)
     a, b = known.shapes(np.arange(12))
     weighted = pe.Draws({"rate": np.exp(nodes)[None]}, (a * nodes - b * np.exp(nodes))[None])
-    shift = pe.InfluenceShift()(0, model, weighted, removal).diagnostics.shift["rate"]
+    shift = pe.InfluenceShift()(0, model, weighted, change).details.shift["rate"]
     # On u = log(rate): E[y − rate] over the removed row, and −E∇² = E[rate]·(rows kept + b).
     mean = known.mean(np.arange(12))
     np.testing.assert_allclose(shift, -(known.y[3] - mean) / (mean * (11 + known.b)), rtol=1e-9)
-    moved = pe.InfluenceShift()(0, model, weighted, removal).draws
+    moved = pe.InfluenceShift()(0, model, weighted, change).draws
     np.testing.assert_array_equal(moved.log_weights, weighted.log_weights)
 
 
@@ -124,7 +124,7 @@ def test_weights_of_the_moved_draws_are_exact(x64):
     rows, everything = np.arange(12), np.arange(60)
     kept = np.setdiff1d(everything, rows)
     model, draws = known.model(), pe.Draws(known.sample(everything, (4, 500), seed=0))
-    erased = pe.InfluenceShift()(0, model, draws, model.removal(rows))
+    erased = pe.InfluenceShift()(0, model, draws, model.change(remove=rows))
 
     def log_normal(values, rows):
         centred = values - known.mean(rows)
@@ -133,20 +133,20 @@ def test_weights_of_the_moved_draws_are_exact(x64):
     exact = log_normal(np.asarray(erased.draws.params["beta"]), kept) - log_normal(
         np.asarray(draws.params["beta"]), everything
     )
-    ours = erased.diagnostics.weights.log_weights
+    ours = erased.details.weights.log_weights
     body = exact < np.quantile(exact, 0.9)  # the tail is smoothed
     np.testing.assert_allclose(np.ptp((ours - exact)[body]), 0, atol=1e-9)
     assert not pe.Policy().objections(erased)
-    untouched = pe.Reweight()(0, model, draws, model.removal(rows))
-    assert erased.diagnostics.weights.pareto_k < untouched.diagnostics.pareto_k
+    untouched = pe.Reweight()(0, model, draws, model.change(remove=rows))
+    assert erased.details.weights.pareto_k < untouched.details.pareto_k
 
 
 def test_a_shift_that_does_not_suffice_is_not_passed():
     known = LinearRegression.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (4, 500), seed=0))
-    erased = pe.InfluenceShift()(0, model, draws, model.removal(np.arange(55)))
+    erased = pe.InfluenceShift()(0, model, draws, model.change(remove=np.arange(55)))
     assert pe.Policy().objections(erased)[0].cause == "pareto_k"
-    unweighed = pe.InfluenceShift(weigh=False)(0, model, draws, model.removal(np.arange(55)))
+    unweighed = pe.InfluenceShift(weigh=False)(0, model, draws, model.change(remove=np.arange(55)))
     assert pe.Policy().objections(unweighed)[0].cause == "not measured"
 
 
@@ -158,7 +158,7 @@ def test_a_saddle_is_not_passed(solver):
         lambda p: -0.5 * (curvatures * p["x"] ** 2).sum(), lambda p, y: y * p["x"].sum(), np.array([1.0, 0.0, 0.0])
     )
     draws = pe.Draws({"x": np.random.default_rng(0).normal(size=(1, 50, 3))})
-    erased = pe.InfluenceShift(solver=solver)(0, model, draws, model.removal([0]))
+    erased = pe.InfluenceShift(solver=solver)(0, model, draws, model.change(remove=[0]))
     assert pe.Policy().objections(erased)[0].cause == "saddle"
     assert "saddle" in str(erased)
 
@@ -170,8 +170,8 @@ def test_influence_shift_lands_on_the_kept_mean(precision):
     rows = np.array([2, 5, 11, 40])
     kept = np.setdiff1d(np.arange(60), rows)
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (CHAINS, DRAWS), seed=8))
-    erased = pe.InfluenceShift()(0, model, draws, model.removal(rows))
-    shift = np.asarray(erased.diagnostics.shift["beta"])
+    erased = pe.InfluenceShift()(0, model, draws, model.change(remove=rows))
+    shift = np.asarray(erased.details.shift["beta"])
     original = np.asarray(draws.flat()["beta"])
 
     def check(factor: float) -> None:
@@ -188,9 +188,9 @@ def test_influence_shift_lands_on_the_kept_mean(precision):
 def test_samples_are_picked_by_the_key(x64):
     known = GammaPoisson.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(12), (2, 500), seed=0))
-    eraser = pe.InfluenceShift(samples=20)
-    shifts = [float(eraser(key, model, draws, model.removal([3])).diagnostics.shift["rate"]) for key in range(20)]
-    everything = float(pe.InfluenceShift()(0, model, draws, model.removal([3])).diagnostics.shift["rate"])
+    method = pe.InfluenceShift(samples=20)
+    shifts = [float(method(key, model, draws, model.change(remove=[3])).details.shift["rate"]) for key in range(20)]
+    everything = float(pe.InfluenceShift()(0, model, draws, model.change(remove=[3])).details.shift["rate"])
     assert len(set(shifts)) == 20
     assert np.mean(shifts) == pytest.approx(everything, abs=5 * np.std(shifts) / np.sqrt(20))
 
@@ -198,12 +198,12 @@ def test_samples_are_picked_by_the_key(x64):
 def test_a_damped_series_says_so():
     known = LinearRegression.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
-    damped = pe.InfluenceShift(solver=pe.Neumann(order=2, scale=1e-4))(0, model, draws, model.removal([3]))
+    damped = pe.InfluenceShift(solver=pe.Neumann(order=2, scale=1e-4))(0, model, draws, model.change(remove=[3]))
     assert "residual" in [each.cause for each in pe.Policy().objections(damped)]
     assert "are damped" in str(damped)
     assert "most is left in beta" in str(damped)
-    assert damped.diagnostics.left_out["beta"] == pytest.approx(damped.diagnostics.relative_residual)
-    diverging = pe.InfluenceShift(solver=pe.Neumann(order=3, scale=0.1))(0, model, draws, model.removal([3]))
+    assert damped.details.left_out["beta"] == pytest.approx(damped.details.relative_residual)
+    diverging = pe.InfluenceShift(solver=pe.Neumann(order=3, scale=0.1))(0, model, draws, model.change(remove=[3]))
     assert "residual" in [each.cause for each in pe.Policy().objections(diverging)]
     assert "diverges" in str(diverging)
 
@@ -212,5 +212,5 @@ def test_covariance_gap_of_like_rows():
     """Half of all rows gone: ½(−½ + log 2) nats a dimension, three dimensions."""
     known = LinearRegression.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
-    erased = pe.InfluenceShift()(0, model, draws, model.removal(np.arange(30)))
-    assert erased.diagnostics.covariance_gap == pytest.approx(3 * 0.5 * (-0.5 + np.log(2)))
+    erased = pe.InfluenceShift()(0, model, draws, model.change(remove=np.arange(30)))
+    assert erased.details.covariance_gap == pytest.approx(3 * 0.5 * (-0.5 + np.log(2)))

@@ -1,4 +1,4 @@
-"""What all erasers share: one call, untouched input, labels kept; order and constants do not matter."""
+"""What all methods share: one call, untouched input, labels kept; order and constants do not matter."""
 
 import equinox as eqx
 import jax
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import posterase as pe
 from tests.oracles import GammaPoisson, LinearRegression
 
-ERASERS = {
+METHODS = {
     "Reweight": pe.Reweight(),
     "InfluenceShift": pe.InfluenceShift(),
     "InfluenceShift, the paper's": pe.InfluenceShift(hessian="full", solver=pe.Neumann(order=40, scale=0.001)),
@@ -22,10 +22,10 @@ ERASERS = {
     "Rejuvenate": pe.Rejuvenate(),
     "Rejuvenate, the path alone": pe.Rejuvenate(start=None, moves=pe.MALAMoves()),
 }
-MAIN = {name: ERASERS[name] for name in ("Reweight", "InfluenceShift", "Transport", "Rejuvenate")}
+MAIN = {name: METHODS[name] for name in ("Reweight", "InfluenceShift", "Transport", "Rejuvenate")}
 QUICK_OR_SLOW = [
-    pytest.param(eraser, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else [])
-    for name, eraser in MAIN.items()
+    pytest.param(method, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else [])
+    for name, method in MAIN.items()
 ]
 
 
@@ -46,25 +46,25 @@ ONCE = [
 
 
 @pytest.mark.parametrize(
-    "eraser",
-    [pytest.param(e, id=name, marks=[pytest.mark.slow] if name in SLOW_TWINS else []) for name, e in ERASERS.items()],
+    "method",
+    [pytest.param(e, id=name, marks=[pytest.mark.slow] if name in SLOW_TWINS else []) for name, e in METHODS.items()],
 )
-def test_protocol(eraser, precision):
+def test_protocol(method, precision):
     known = LinearRegression.make()
     model = known.model()
     draws = pe.Draws(
         known.sample(np.arange(60), (2, 50), seed=0), dims={"beta": ["term"]}, coords={"term": ["a", "b", "c"]}
     )
     before = jax.tree.map(np.array, draws)
-    removal = model.removal([3, 8])
-    erased = eraser(0, model, draws, removal)
-    assert isinstance(erased, pe.Erased)
+    change = model.change(remove=[3, 8])
+    erased = method(0, model, draws, change)
+    assert isinstance(erased, pe.MethodResult)
     assert erased.draws.labels == draws.labels
     assert eqx.tree_equal(jax.tree.map(np.array, draws), before)
-    assert eqx.tree_equal(eraser(0, model, draws, removal).draws, erased.draws), "not deterministic given the key"
-    assert erased.samples_anew == eraser.samples_anew
+    assert eqx.tree_equal(method(0, model, draws, change).draws, erased.draws), "not deterministic given the key"
+    assert erased.samples_anew == method.samples_anew
     assert all(each.advice and each.public for each in pe.Policy().objections(erased))
-    assert erased.diagnostics.brief
+    assert erased.details.brief
     assert str(erased)
     for leaf in jax.tree.leaves(erased.draws):
         assert leaf.dtype == precision
@@ -81,22 +81,22 @@ FULL = pe.Model(
 )
 
 
-@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
+@pytest.mark.parametrize("method", QUICK_OR_SLOW)
 @given(order=st.permutations([1, 5, 7]), constant=st.floats(-100, 100))
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_neither_the_order_of_rows_nor_a_constant_in_the_likelihood_matters(eraser, order, constant):
+def test_neither_the_order_of_rows_nor_a_constant_in_the_likelihood_matters(method, order, constant):
     with jax.enable_x64(True):
         draws = pe.Draws(SKEWED.sample(np.arange(12), (2, 50), seed=0))
         plain = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), FULL.data)
         lifted = {**plain, "constant": np.full(12, constant)}
         one, other = (eqx.tree_at(lambda m: m.data, FULL, jax.tree.map(jnp.asarray, each)) for each in (plain, lifted))
-        first = eraser(0, one, draws, one.removal([1, 5, 7])).draws
-        second = eraser(0, other, draws, other.removal(order)).draws
+        first = method(0, one, draws, one.change(remove=[1, 5, 7])).draws
+        second = method(0, other, draws, other.change(remove=order)).draws
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-7), first, second)
 
 
-@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
-def test_a_masked_model_is_erased_as_its_factorised_twin(eraser, x64):
+@pytest.mark.parametrize("method", QUICK_OR_SLOW)
+def test_a_masked_model_is_erased_as_its_factorised_twin(method, x64):
     known = LinearRegression.make()
     factorised = known.model()
 
@@ -105,7 +105,7 @@ def test_a_masked_model_is_erased_as_its_factorised_twin(eraser, x64):
 
     masked = pe.MaskedModel(log_density, factorised.data)
     draws = pe.Draws(known.sample(np.arange(60), (2, 50), seed=0))
-    one, other = (eraser(0, each, draws, each.removal([3, 8])).draws for each in (factorised, masked))
+    one, other = (method(0, each, draws, each.change(remove=[3, 8])).draws for each in (factorised, masked))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-9), one, other)
 
 
@@ -113,8 +113,8 @@ def test_a_masked_model_is_erased_as_its_factorised_twin(eraser, x64):
 def test_ancestors_are_returned_where_draws_are_resampled():
     known = LinearRegression.make()
     model, draws = known.model(), pe.Draws(known.sample(np.arange(60), (3, 51), seed=0))
-    erased = pe.Rejuvenate()(0, model, draws, model.removal([3, 8]))
-    ancestors = erased.diagnostics.ancestors
+    erased = pe.Rejuvenate()(0, model, draws, model.change(remove=[3, 8]))
+    ancestors = erased.details.ancestors
     assert ancestors.shape == (3, 51)
     assert ancestors.min() >= 0
     assert ancestors.max() < 153
@@ -122,8 +122,8 @@ def test_ancestors_are_returned_where_draws_are_resampled():
     assert erased.draws.log_weights is None
 
 
-@pytest.mark.parametrize("eraser", ONCE)
-def test_trees_weights_and_odd_numbers_of_draws_come_through(eraser):
+@pytest.mark.parametrize("method", ONCE)
+def test_trees_weights_and_odd_numbers_of_draws_come_through(method):
     """A nested tree of parameters, weighted draws, 3 × 51 of them, a model whose transforms change shapes."""
     rng = np.random.default_rng(0)
     y = rng.choice(3, size=80, p=[0.2, 0.3, 0.5])
@@ -146,7 +146,7 @@ def test_trees_weights_and_odd_numbers_of_draws_come_through(eraser):
         }
     }
     draws = pe.Draws(params, rng.normal(size=(3, 51)) * 0.1)
-    erased = eraser(0, model, draws, model.removal(np.arange(12)))
+    erased = method(0, model, draws, model.change(remove=np.arange(12)))
     assert erased.draws.names == ["mix.level", "mix.share"]
     assert jax.tree.structure(erased.draws.params) == jax.tree.structure(draws.params)
     for new, old in zip(jax.tree.leaves(erased.draws.params), jax.tree.leaves(draws.params), strict=True):

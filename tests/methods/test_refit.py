@@ -33,8 +33,8 @@ NOTHING_ELSE = pe.Policy(epsilon=0.0)
 
 
 def refitted(draws=DRAWS, start=None, **options):
-    removal = MODEL.removal(ROWS)
-    return pe.Refit(**options).refit(jax.random.key(1), MODEL, draws, removal, start or Start(draws))
+    change = MODEL.change(remove=ROWS)
+    return pe.Refit(**options).refit(jax.random.key(1), MODEL, draws, change, start or Start(draws))
 
 
 def values_of(draws):
@@ -45,16 +45,16 @@ def values_of(draws):
 def test_erase_ends_in_a_refit_that_is_right():
     """Efficiency: NUTS draws of a three-dimensional Gaussian are worth at least half as many independent ones."""
     result = pe.erase(MODEL, DRAWS, ROWS, policy=NOTHING_ELSE)
-    assert [rung.name for rung in result.rungs] == ["Reweight", "Transport", "Refit"]
+    assert [outcome.name for outcome in result.outcomes] == ["Reweight", "Transport", "Refit"]
     assert (result.verdict.kind, result.verdict.draws) == ("refitted", "refitted")
-    last = result.rungs[-1]
-    assert last.erased.diagnostics.warmup == WARM_WARMUP
-    assert last.erased.diagnostics.before == ()
+    last = result.outcomes[-1]
+    assert last.erased.details.warmup == WARM_WARMUP
+    assert last.erased.details.before == ()
     assert 0.2 < last.expected.gradients / last.cost.gradients < 5
     assert_moments(values_of(result.draws), KNOWN.mean(KEPT), KNOWN.variance(KEPT), efficiency=0.5)
     with rejected():
         assert_moments(values_of(result.draws), KNOWN.mean(EVERYONE), KNOWN.variance(EVERYONE), efficiency=0.5)
-    assert all(rung.moved is None for rung in result.rungs)
+    assert all(outcome.moved is None for outcome in result.outcomes)
 
 
 def test_without_a_refit_there_is_a_refusal_that_names_it_once():
@@ -80,8 +80,8 @@ def test_a_good_metric_saves_evaluations():
     known = LinearRegression(x, x.sum(axis=1) + 0.8 * rng.normal(size=200))
     model = known.model()
     draws = pe.Draws(known.sample(np.arange(200), (4, 500), seed=0))
-    removal = model.removal(np.arange(10))
-    warm, cold = (pe.Refit(warm=steps)(0, model, draws, removal).evidence for steps in (WARM_WARMUP, 0))
+    change = model.change(remove=np.arange(10))
+    warm, cold = (pe.Refit(warm=steps)(0, model, draws, change).diagnostics for steps in (WARM_WARMUP, 0))
     assert warm.rhat < 1.01
     assert warm.cost.gradients / min(warm.ess.values()) < cold.cost.gradients / min(cold.ess.values()) / 3
 
@@ -100,16 +100,16 @@ def test_what_a_warm_start_gets_wrong_is_run_again(monkeypatch, trouble):
 
     monkeypatch.setattr(refit_module, "warm_nuts", broken)
     found = refitted()
-    assert found.diagnostics.warmup == 500
+    assert found.details.warmup == 500
     expected = {"chains that disagree": "R̂ was", "divergences": "3 transitions", "a singular matrix": "not positive"}
-    assert expected[trouble] in found.diagnostics.before[0]
-    assert found.diagnostics.before[0] in str(found.diagnostics)
-    assert len(found.diagnostics.before) == (2 if trouble == "divergences" else 1), "smaller steps first"
-    assert found.evidence.rhat < 1.01
-    assert refitted(warm=0).diagnostics.before == ()
+    assert expected[trouble] in found.details.before[0]
+    assert found.details.before[0] in str(found.details)
+    assert len(found.details.before) == (2 if trouble == "divergences" else 1), "smaller steps first"
+    assert found.diagnostics.rhat < 1.01
+    assert refitted(warm=0).details.before == ()
     if trouble != "a singular matrix":
-        alone = refitted(warm=0).evidence.cost
-        assert found.evidence.cost.gradients > 1.1 * alone.gradients, "both runs count"
+        alone = refitted(warm=0).diagnostics.cost
+        assert found.diagnostics.cost.gradients > 1.1 * alone.gradients, "both runs count"
 
 
 def test_few_draws_are_taken_from_longer_chains():
@@ -118,31 +118,31 @@ def test_few_draws_are_taken_from_longer_chains():
         few = pe.Draws(KNOWN.sample(EVERYONE, (chains, length), seed=0))
         found = refitted(few)
         assert (found.draws.n_chains, found.draws.n_draws) == (chains, length)
-        assert found.evidence.rhat < 1.02
-        assert found.diagnostics.before == ()
-        assert min(found.evidence.ess.values()) < 2 * chains * length
+        assert found.diagnostics.rhat < 1.02
+        assert found.details.before == ()
+        assert min(found.diagnostics.ess.values()) < 2 * chains * length
         assert len(np.unique(values_of(found.draws)[:, 0])) > 0.9 * chains * length
 
 
 def test_chains_that_disagree_lead_to_a_cold_refit():
     apart = pe.Draws({"beta": DRAWS.params["beta"] + np.array([0, 0, 0, 3.0])[:, None, None]})
     result = pe.erase(MODEL, apart, [5])
-    assert [rung.name for rung in result.rungs] == ["Refit"]
+    assert [outcome.name for outcome in result.outcomes] == ["Refit"]
     assert result.verdict.accepted
-    assert result.rungs[0].erased.diagnostics.warmup == 500
+    assert result.outcomes[0].erased.details.warmup == 500
 
 
 def test_a_refit_that_cannot_pass_is_not_started():
     result = pe.erase(MODEL, DRAWS, ROWS, policy=pe.Policy(ess=1e5))
     assert "Refit: it returns 4000 draws, as went in, and 1e+05 effective ones are asked for" in result.verdict.reason
-    assert result.rungs[-1].erased is None
+    assert result.outcomes[-1].erased is None
 
 
 def test_a_refit_that_would_take_too_long_is_not_started():
     policy = dataclasses.replace(NOTHING_ELSE, refit_seconds=0.0)
     result = pe.erase(MODEL, DRAWS, ROWS, policy=policy)
     assert not result.verdict.accepted
-    last = result.rungs[-1]
+    last = result.outcomes[-1]
     assert (last.name, last.objections[0].cause, last.erased) == ("Refit", "time", None)
     assert "longer than refit_seconds=0 of the policy" in result.verdict.reason
     assert "refit_seconds" in result.verdict.advice
@@ -153,7 +153,7 @@ def test_a_refit_that_would_take_too_long_is_not_started():
 def test_a_refit_that_turns_out_to_take_too_long_is_stopped(monkeypatch):
     monkeypatch.setattr(erase._Climb, "expected", lambda *_: erase.Expected(1.0, 0.0))
     result = pe.erase(MODEL, DRAWS, ROWS, policy=dataclasses.replace(NOTHING_ELSE, refit_seconds=1e-6))
-    assert result.rungs[-1].objections[0].cause == "time"
+    assert result.outcomes[-1].objections[0].cause == "time"
     assert pe.erase(MODEL, DRAWS, ROWS, policy=dataclasses.replace(NOTHING_ELSE, refit_seconds=1e6)).verdict.accepted
 
 
@@ -218,22 +218,22 @@ FAILURES = [singular, not_finite, failing_program, out_of_memory, overflow]
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=lambda each: each.__name__)
-def test_a_method_that_fails_is_a_rung_that_did_not_pass(monkeypatch, failure):
+def test_a_method_that_fails_did_not_pass(monkeypatch, failure):
     """In the fit of the map: `Transport` fails, `Rejuvenate` too, and the ladder goes on to the refit."""
     monkeypatch.setattr(transport_fit.Fit, "run", failure)
     result = pe.erase(MODEL, DRAWS, ROWS, policy=NOTHING_ELSE)
-    by_name = {rung.name: rung for rung in result.rungs}
+    by_name = {outcome.name: outcome for outcome in result.outcomes}
     assert by_name["Transport"].objections[0].cause == "error"
     assert by_name["Transport"].objections[0].public == "the method ended in an error"
     assert "computation failed" in by_name["Transport"].objections[0].reason
-    assert result.verdict.rung == "Refit"
+    assert result.verdict.method == "Refit"
     str(result), json.dumps(result.to_dict()), json.dumps(result.diagnostics_dict())
 
 
 def test_moves_that_fail_are_a_rung_that_did_not_pass(monkeypatch):
     monkeypatch.setattr(erase, "make_output", singular)
     result = pe.erase(MODEL, DRAWS, [5], policy=pe.Policy(refit=False))
-    assert {rung.objections[0].cause for rung in result.rungs} == {"error"}
+    assert {outcome.objections[0].cause for outcome in result.outcomes} == {"error"}
 
 
 def test_checks_that_fail_are_named_errors(monkeypatch):
@@ -266,14 +266,14 @@ def test_each_attempt_is_judged_by_itself(monkeypatch):
     judged = []
     judge = erase._Climb._judge
 
-    def object_to_the_first(self, key, eraser, erased, near=None):
-        rung = judge(self, key, eraser, erased, near)
+    def object_to_the_first(self, key, method, erased, near=None):
+        outcome = judge(self, key, method, erased, near)
         judged.append(erased)
-        found = [Objection("divergences", "made up", "")] if len(judged) == 1 else rung.objections
-        return dataclasses.replace(rung, objections=found)
+        found = [Objection("divergences", "made up", "")] if len(judged) == 1 else outcome.objections
+        return dataclasses.replace(outcome, objections=found)
 
     monkeypatch.setattr(erase._Climb, "_judge", object_to_the_first)
-    result = pe.erase(MODEL, DRAWS, ROWS, rungs=[pe.Refit()], random_seed=0)
+    result = pe.erase(MODEL, DRAWS, ROWS, methods=[pe.Refit()], random_seed=0)
     assert result.verdict.accepted
     assert len(judged) == 2
-    assert result.rungs[-1].erased.diagnostics.before == ("made up",)
+    assert result.outcomes[-1].erased.details.before == ("made up",)

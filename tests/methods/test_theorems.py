@@ -57,8 +57,8 @@ def kl_up_to_constant(delta, kept, draws):
     return -draws.weights.ravel() @ jax.vmap(lambda theta: kept(theta + delta))(draws.flat())
 
 
-def shift(hessian, model, draws, removal):
-    return jnp.asarray(pe.InfluenceShift(hessian=hessian, weigh=False)(0, model, draws, removal).diagnostics.shift)
+def shift(hessian, model, draws, change):
+    return jnp.asarray(pe.InfluenceShift(hessian=hessian, weigh=False)(0, model, draws, change).details.shift)
 
 
 @functools.cache
@@ -68,9 +68,9 @@ def errors(hessian: str) -> tuple[np.ndarray, np.ndarray]:
     kl = eqx.filter_jit(kl_up_to_constant)
     distances, gaps = [], []
     for size in SIZES:
-        removal = model.removal(np.arange(size))
-        kept = pe.split(model, removal).kept
-        ours = shift(hessian, model, draws, removal)
+        change = model.change(remove=np.arange(size))
+        kept = pe.split(model, change).kept
+        ours = shift(hessian, model, draws, change)
         best = newton_minimum(kl_up_to_constant, ours, kept, draws)
         distances.append(float(jnp.linalg.norm(ours - best)))
         gaps.append(float(kl(ours, kept, draws) - kl(best, kept, draws)))
@@ -102,8 +102,8 @@ def test_random_rows_grow_more_slowly(x64):
     for seed in range(20):
         rows = np.random.default_rng(seed).permutation(ROWS)
         for at, size in enumerate(sizes):
-            removal = model.removal(rows[:size])
-            ours = shift("full", model, draws, removal)
-            best = newton_minimum(kl_up_to_constant, ours, pe.split(model, removal).kept, draws)
+            change = model.change(remove=rows[:size])
+            ours = shift("full", model, draws, change)
+            best = newton_minimum(kl_up_to_constant, ours, pe.split(model, change).kept, draws)
             squares[at] += float((ours - best) @ (ours - best))
     assert slope(np.sqrt(squares), sizes) == pytest.approx(1.5, abs=0.2)

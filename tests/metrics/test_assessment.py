@@ -67,7 +67,7 @@ def sample(model, seed):
 
 @pytest.fixture(scope="module")
 def draws():
-    kept = MODEL.without(MODEL.removal(GONE))
+    kept = MODEL.without(MODEL.change(remove=GONE))
     return {
         "before": sample(MODEL, 0),
         "refits": [sample(kept, 1), sample(kept, 2)],
@@ -142,7 +142,7 @@ def test_an_erasure_of_the_ladder(draws):
 
 def test_a_shift_is_assessed_with_the_density_of_its_draws(draws, exact_table):
     """Jeffreys of the shifted draws, whose density is known, is judged; PAC-Bayes has the change of the bound."""
-    shifted = pe.InfluenceShift()(0, MODEL, draws["before"], MODEL.removal(GONE))
+    shifted = pe.InfluenceShift()(0, MODEL, draws["before"], MODEL.change(remove=GONE))
     found = assessed(draws, shifted)
     assert "told" not in found.verdicts["Jeffreys ε (nats)"]
     assert float(found["metrics"]["erased"].sel(metric="PAC-Bayes bound, change")) >= 0
@@ -151,21 +151,21 @@ def test_a_shift_is_assessed_with_the_density_of_its_draws(draws, exact_table):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    "eraser",
+    "method",
     [
         pytest.param(pe.Transport(), id="weighted"),
         pytest.param(pe.InfluenceShift(), id="moved"),
     ],
 )
 @pytest.mark.slow
-def test_the_pac_bayes_bound_where_the_evidence_is_known(eraser):
+def test_the_pac_bayes_bound_where_the_evidence_is_known(method):
     """A coin: KL of its Beta posterior, on the logit scale, to the Laplace prior, by quadrature; the law of the erased
     draws is that posterior where they are weighted, and the shifted one where they are moved."""
     oracle = BetaBernoulli.make()
     rows, left = np.arange(10), np.arange(10, 80)
     model = oracle.model()
     before = pe.Draws(oracle.sample(np.arange(80), (4, 2000), seed=0))
-    erased = eraser(0, model, before, model.removal(rows))
+    erased = method(0, model, before, model.change(remove=rows))
     found = pe.assess(
         model,
         before,
@@ -254,8 +254,8 @@ def test_one_refit_gives_no_floor(draws):
 @pytest.mark.slow
 def test_weighted_draws(draws):
     """Reweighted draws: exact but for the weights' noise."""
-    erased = pe.Reweight()(0, MODEL, draws["before"], MODEL.removal(GONE[:6]))
-    kept = MODEL.without(MODEL.removal(GONE[:6]))
+    erased = pe.Reweight()(0, MODEL, draws["before"], MODEL.change(remove=GONE[:6]))
+    kept = MODEL.without(MODEL.change(remove=GONE[:6]))
     found = assessed({**draws, "refits": [sample(kept, 6), sample(kept, 7)]}, erased, rows=GONE[:6])
     assert found.off == []
     assert "log-likelihood of removed rows" in found.at_the_floor
@@ -279,7 +279,7 @@ def chains(rows, shape, memory, seed):
 def resampled(seed, memory=0.5):
     before = chains(np.arange(100), (4, 400), memory, 10 * seed)
     model = REGRESSION.model()
-    weighted = pe.Reweight()(seed, model, before, model.removal(np.arange(6))).draws
+    weighted = pe.Reweight()(seed, model, before, model.change(remove=np.arange(6))).draws
     ancestors = weighted.ancestors(seed)
     return before, SimpleNamespace(
         draws=weighted.take(ancestors), ancestors=np.asarray(ancestors), ess=parameter_ess(weighted)
@@ -502,7 +502,7 @@ def test_bad_input(draws):
         check(test={**TEST_DATA, "y": 5.0})
     with pytest.raises(InvalidTypeError, match="after"):
         check(np.zeros(3))
-    kept = MODEL.without(MODEL.removal(GONE))
+    kept = MODEL.without(MODEL.change(remove=GONE))
     with pytest.raises(DifferentModelError, match="the one of all rows"):
         pe.assess(kept, before, pe.erase(MODEL, before, GONE))
 

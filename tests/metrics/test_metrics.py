@@ -236,12 +236,12 @@ def test_jeffreys_of_gaussians_in_any_dimension(d):
     (full_mean, full), (kept_mean, kept) = posterior(rows, 1), posterior(rows - 1, 2)
     a, b = rows + prior, rows - 1 + prior
     exact = 0.5 * d * (a / b + b / a - 2) + 0.5 * (a + b) * np.sum((full_mean - kept_mean) ** 2)
-    found = divergence(model, full, model.removal([rows - 1]), refit=kept)
+    found = divergence(model, full, model.change(remove=[rows - 1]), refit=kept)
     assert abs(found.value - exact) < 4.5 * found.error
     assert found.error < 0.1 * exact + 0.05
     # Two refits: nothing but noise.
     _, again = posterior(rows - 1, 3)
-    floor = divergence(model, again, model.removal([rows - 1]), refit=kept)
+    floor = divergence(model, again, model.change(remove=[rows - 1]), refit=kept)
     assert abs(floor.value) < 4.5 * floor.error
 
 
@@ -558,7 +558,7 @@ def test_forget_sets(x64):
     assert 17 in sets.influential
     coherent = [forget_sets(seed, model, draws, 10).coherent for seed in range(12)]
     assert any(np.array_equal(each, np.arange(10)) for each in coherent)
-    gone = model.without(model.removal([17]))
+    gone = model.without(model.change(remove=[17]))
     assert 17 not in np.concatenate(forget_sets(0, gone, draws, 30))
     with pytest.raises(InvalidOptionError):
         forget_sets(0, model, draws, 60)
@@ -573,5 +573,5 @@ def test_the_influence_of_a_row_is_about_its_kl(oracle, x64):
     influence = row_influence(model, draws)
     for row in np.argsort(-influence)[:3]:
         refit = pe.Draws(oracle.sample(np.delete(rows, row), (4, 2000), seed=1))
-        found = divergence(model, draws, model.removal([int(row)]), refit=refit)
+        found = divergence(model, draws, model.change(remove=[int(row)]), refit=refit)
         assert influence[row] == pytest.approx(found.value / 2, rel=0.25, abs=2 * found.error)

@@ -89,11 +89,11 @@ def posterior(key, model):
     return pe.Draws({"rate": rng.gamma(TEMPLATE.a + y.sum(), 1 / (TEMPLATE.b + 12), size=(2, 250))})
 
 
-def nothing_deleted(key, model, draws, removal):
+def nothing_deleted(key, model, draws, change):
     return SimpleNamespace(draws=draws)
 
 
-def deleted_twice(key, model, draws, removal):
+def deleted_twice(key, model, draws, change):
     y = np.asarray(model.data["y"], float)
     rng = np.random.default_rng(np.asarray(jax.random.key_data(key)))
     a = max(TEMPLATE.a + y.sum() - 2 * y[ROWS].sum(), 0.1)
@@ -102,16 +102,16 @@ def deleted_twice(key, model, draws, removal):
 
 @pytest.mark.statistical
 @pytest.mark.parametrize(
-    ("eraser", "repeats"),
+    ("method", "repeats"),
     [
         pytest.param(pe.Transport(), 500, marks=pytest.mark.slow),
         pytest.param(pe.Rejuvenate(), 300, marks=pytest.mark.slow),
     ],
     ids=["Transport", "Rejuvenate"],
 )
-def test_contaminated_calibration(eraser, repeats):
+def test_contaminated_calibration(method, repeats):
     """False alarm 1e-4."""
-    found = calibrate(eraser, prior, simulate, TEMPLATE.model(), ROWS, posterior, repeats=repeats)
+    found = calibrate(method, prior, simulate, TEMPLATE.model(), ROWS, posterior, repeats=repeats)
     assert found.p_value > 1e-4, found
     assert "simulated data sets" in str(found)
 

@@ -26,7 +26,7 @@ def test_full_is_kept_plus_removed(oracle, data):
         known = oracle.make()
         rows = data.draw(st.lists(st.integers(0, known.n_rows - 1), min_size=1, max_size=9, unique=True))
         model = known.model()
-        full, kept, removed = pe.split(model, model.removal(rows))
+        full, kept, removed = pe.split(model, model.change(remove=rows))
         draws = pe.Draws(known.sample(np.arange(known.n_rows), (1, 1), seed=3))
         theta = model.unconstrain(one_draw(draws))
         np.testing.assert_allclose(full(theta), kept(theta) + removed(theta), rtol=1e-12)
@@ -40,7 +40,7 @@ def test_densities_are_the_closed_forms(oracle, x64):
     kept_rows = np.setdiff1d(np.arange(known.n_rows), [1, 4])
     draws = pe.Draws(known.sample(kept_rows, (1, 2), seed=5))
     first, second = (model.unconstrain(one_draw(draws, at)) for at in (0, 1))
-    kept = pe.split(model, model.removal([1, 4])).kept
+    kept = pe.split(model, model.change(remove=[1, 4])).kept
     np.testing.assert_allclose(kept(first) - kept(second), exact_difference(known, kept_rows, draws), rtol=1e-9)
 
 
@@ -61,12 +61,12 @@ def exact_difference(known, rows, draws):
 def test_rows_keep_their_ids_through_several_requests(x64):
     known = LinearRegression.make()
     model = known.model()
-    second = model.without(model.removal([7, 3])).without(model.removal([20]))
+    second = model.without(model.change(remove=[7, 3])).without(model.change(remove=[20]))
     np.testing.assert_array_equal(second.row_ids, np.setdiff1d(np.arange(60), [3, 7, 20]))
     assert second.n_rows == 57
     with pytest.raises(RowsAlreadyRemovedError, match="row 3 was removed before"):
-        second.removal([3, 8])
-    at_once = model.without(model.removal([3, 7, 20]))
+        second.change(remove=[3, 8])
+    at_once = model.without(model.change(remove=[3, 7, 20]))
     theta = {"beta": jnp.array([0.3, -0.2, 0.9])}
     np.testing.assert_allclose(second.log_density(theta), at_once.log_density(theta), rtol=1e-13)
 
@@ -74,7 +74,7 @@ def test_rows_keep_their_ids_through_several_requests(x64):
 def test_nothing_of_the_removed_rows_is_left_in_the_kept_model():
     known = LinearRegression.make()
     model = known.model()
-    kept = model.without(model.removal([7, 3]))
+    kept = model.without(model.change(remove=[7, 3]))
     for row in (3, 7):
         assert not np.isclose(np.asarray(kept.data["y"]), known.y[row], atol=1e-6).any()
     np.testing.assert_array_equal(np.delete(kept.data["X"], [3, 7], axis=0), np.delete(model.data["X"], [3, 7], axis=0))
@@ -85,7 +85,7 @@ def test_nor_after_several_requests_that_take_the_filler_too():
     known = LinearRegression.make()
     model = known.model()
     for rows in ([5], [0, 9], [1], [2, 3]):
-        model = model.without(model.removal(rows))
+        model = model.without(model.change(remove=rows))
     for row in (0, 1, 2, 3, 5, 9):
         assert not np.isclose(np.asarray(model.data["y"]), known.y[row], atol=1e-6).any(), row
 
@@ -94,8 +94,8 @@ def test_masks_and_ids_mean_the_same():
     model = LinearRegression.make().model()
     mask = np.zeros(60, bool)
     mask[[5, 9]] = True
-    np.testing.assert_array_equal(model.removal(mask).row_ids, model.removal([5, 9]).row_ids)
-    assert repr(model.removal(range(10))) == "Removal of 10 rows: 0, 1, 2, 3, 4, 5, 6, 7, …"
+    np.testing.assert_array_equal(model.change(remove=mask).row_ids, model.change(remove=[5, 9]).row_ids)
+    assert repr(model.change(remove=range(10))) == "Change of 10 rows: 0, 1, 2, 3, 4, 5, 6, 7, …"
 
 
 def test_blocks_change_nothing(monkeypatch, x64):
@@ -143,7 +143,7 @@ def test_jit_and_vmap(precision):
     model = known.model()
     draws = pe.Draws(known.sample(np.arange(known.n_rows), (1, 5), seed=0))
     thetas = jax.vmap(model.unconstrain)(draws.flat())
-    removed = pe.split(model, model.removal([2])).removed
+    removed = pe.split(model, model.change(remove=[2])).removed
     together = jax.jit(jax.vmap(removed))(thetas)
     one_by_one = [removed(jax.tree.map(lambda leaf, at=at: leaf[at], thetas)) for at in range(5)]
     assert together.dtype == precision
@@ -192,15 +192,15 @@ def test_a_likelihood_bound_to_the_number_of_rows_is_named():
 
 def gaussian(log_likelihood, y):
     model = pe.Model(lambda p: -0.5 * p["mu"] ** 2, log_likelihood, {"y": y})
-    return model, pe.Draws({"mu": np.random.default_rng(0).normal(size=(2, 50))}), model.removal([4, 11])
+    return model, pe.Draws({"mu": np.random.default_rng(0).normal(size=(2, 50))}), model.change(remove=[4, 11])
 
 
 Y = np.random.default_rng(1).normal(size=40)
 
 
 def test_additivity_holds_where_rows_are_independent(precision):
-    model, draws, removal = gaussian(lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2, Y)
-    model.check_additivity(draws, removal)
+    model, draws, change = gaussian(lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2, Y)
+    model.check_additivity(draws, change)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +214,9 @@ def test_additivity_holds_where_rows_are_independent(precision):
     ids=["centred inside", "looks at the row before", "divided by the number of rows", "normalised in pairs"],
 )
 def test_coupled_rows_are_caught(coupled, precision):
-    model, draws, removal = gaussian(coupled, Y)
+    model, draws, change = gaussian(coupled, Y)
     with pytest.raises(NotFactorisedError, match="full − kept is"):
-        model.check_additivity(draws, removal)
+        model.check_additivity(draws, change)
 
 
 def test_coupling_within_groups_is_caught_among_many_rows():
@@ -228,17 +228,17 @@ def test_coupling_within_groups_is_caught_among_many_rows():
         groups = jnp.arange(len(values)) // 5
         return values - jnp.log(jax.ops.segment_sum(jnp.exp(values), groups, len(values)))[groups]
 
-    model, draws, removal = gaussian(log_likelihood, y)
+    model, draws, change = gaussian(log_likelihood, y)
     with pytest.raises(NotFactorisedError):
-        model.check_additivity(draws, removal)
+        model.check_additivity(draws, change)
 
 
 def test_a_faint_coupling_is_caught_in_float32():
     """One row in 20,000 changes a mean by 1e-4 and a row's likelihood by less: float32 alone would not see it."""
     y = np.random.default_rng(2).normal(size=20_000)
-    model, draws, removal = gaussian(lambda p, data: -0.5 * (data["y"] - 1e-3 * data["y"].mean() - p["mu"]) ** 2, y)
+    model, draws, change = gaussian(lambda p, data: -0.5 * (data["y"] - 1e-3 * data["y"].mean() - p["mu"]) ** 2, y)
     with pytest.raises(NotFactorisedError):
-        model.check_additivity(draws, removal)
+        model.check_additivity(draws, change)
 
 
 # --- masked models: a stationary AR(1), whose rows are not independent
@@ -270,7 +270,7 @@ def test_a_masked_model_gives_the_exact_marginal(x64):
     """Against the Gaussian density of the kept values, with the AR(1) covariance written out."""
     model, _ = autoregression()
     kept_rows = np.setdiff1d(np.arange(30), [5, 6, 17])
-    kept = model.without(model.removal([5, 6, 17]))
+    kept = model.without(model.change(remove=[5, 6, 17]))
 
     def exact(rho):
         covariance = rho ** np.abs(np.subtract.outer(kept_rows, kept_rows))
@@ -283,8 +283,8 @@ def test_a_masked_model_gives_the_exact_marginal(x64):
 
 def test_a_masked_model_that_honours_its_mask_passes(precision):
     model, draws = autoregression()
-    model.check_additivity(draws, model.removal([5, 17]))
-    full, kept, removed = pe.split(model, model.removal([5, 17]))
+    model.check_additivity(draws, model.change(remove=[5, 17]))
+    full, kept, removed = pe.split(model, model.change(remove=[5, 17]))
     theta = model.unconstrain({"rho": jnp.array(0.4)})
     np.testing.assert_allclose(full(theta) - kept(theta), removed(theta), rtol=1e-4)
 
@@ -294,10 +294,10 @@ def test_a_masked_model_that_ignores_its_mask_is_caught():
     y = (np.arange(20) % 3 == 0).astype(float)
     model = pe.MaskedModel(lambda p, data, present: jnp.sum(data * p - jnp.logaddexp(0, p)), y)
     with pytest.raises(NotFactorisedError, match="mask"):
-        model.check_additivity(pe.Draws(np.zeros((1, 10)) + 0.3), model.removal([3]))
+        model.check_additivity(pe.Draws(np.zeros((1, 10)) + 0.3), model.change(remove=[3]))
 
 
 def test_a_masked_model_that_peeks_is_caught(precision):
     model, draws = autoregression(honest=False)
     with pytest.raises(NotFactorisedError, match="must not look at rows where the mask is false"):
-        model.check_additivity(draws, model.removal([5, 17]))
+        model.check_additivity(draws, model.change(remove=[5, 17]))

@@ -20,12 +20,12 @@ KERNELS = [
 
 
 def moved(known, start, rows, kernel, ended=True, at=1.0, most=12, n=4000):
-    """Exact draws given the rows `start`, moved along the path at λ = `at` for a removal of `rows`."""
+    """Exact draws given the rows `start`, moved along the path at λ = `at` for a change of `rows`."""
     model = known.model()
-    removal = model.removal(rows)
+    change = model.change(remove=rows)
     draws = pe.Draws(known.sample(start, (2, n // 2), seed=5))
     thetas, like = unconstrained(model, draws)
-    path = Path(model, model.without(removal), removal, None, jnp.asarray(at), like, ended)
+    path = Path(model, model.without(change), change, None, jnp.asarray(at), like, ended)
     out = move(jax.random.key(0), kernel, path, thetas.reshape(2, n // 2, -1), most=most, enough=0.1)
     return model, like, out
 
@@ -64,10 +64,10 @@ def test_halves_are_tuned_on_each_other(x64):
     """A half's own spread does not matter to its moves: only the other's does."""
     known = LinearRegression.make()
     model = known.model()
-    removal = model.removal([0])
+    change = model.change(remove=[0])
     draws = pe.Draws(known.sample(np.arange(60), (2, 200), seed=5))
     thetas, like = unconstrained(model, draws)
-    path = Path(model, model.without(removal), removal, None, jnp.asarray(1.0), like, True)
+    path = Path(model, model.without(change), change, None, jnp.asarray(1.0), like, True)
     halves = thetas.reshape(2, 200, -1)
     one = move(jax.random.key(0), pe.HMCMoves(), path, halves, most=1, enough=0.0).thetas
     stretched = np.stack([halves[0], halves[1].mean(axis=0) + 0.5 * (halves[1] - halves[1].mean(axis=0))])
@@ -122,10 +122,10 @@ def test_a_large_constant_does_not_coarsen_the_moves():
         base.data,
         transforms=base.transforms,
     )
-    removal = lifted.removal(rows)
+    change = lifted.change(remove=rows)
     draws = pe.Draws(known.sample(kept, (2, 2000), seed=5))
     thetas, like = unconstrained(lifted, draws)
-    path = Path(lifted, lifted.without(removal), removal, None, jnp.asarray(1.0), like, True)
+    path = Path(lifted, lifted.without(change), change, None, jnp.asarray(1.0), like, True)
     out = move(jax.random.key(0), pe.HMCMoves(), path, thetas.reshape(2, 2000, -1), most=6, enough=0.0)
     assert_moments(np.exp(out.thetas.reshape(-1)), known.mean(kept), known.variance(kept))
     assert out.unsettled < 0.1

@@ -469,7 +469,7 @@ def test_diagnostics_take_the_place_of_a_file_that_others_could_read(here):
     assert mode_of(here / "all.json") == 0o600
     figures = json.loads((here / "all.json").read_text())
     assert next(iter(figures.items())) == ("contains", "information about the removed rows")
-    assert figures["rungs"][0]["log_evidence_ratio"] is not None
+    assert figures["methods"][0]["log_evidence_ratio"] is not None
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_reports_and_assessments_of_nothing(here, words, error, said):
     (here / "values.json").write_text("[1]")
     facts = {"verdict": {}, "policy": {}, "removed_rows": 1, "kept_rows": 2}
     (here / "public.json").write_text(json.dumps(facts | {"methods": []}))
-    half = facts | {"rungs": [], "contains": "information about the removed rows"}
+    half = facts | {"methods": [], "contains": "information about the removed rows"}
     (here / "half.json").write_text(json.dumps(half))
     (here / "list.json").write_text(json.dumps(half | {"verdict": []}))
     (here / "good.json").write_text(json.dumps(half | {"verdict": {"accepted": True}}))

@@ -557,13 +557,13 @@ def test_who_acts_where_nobody_has_a_name(url, monkeypatch):
 
 def test_the_first_entry_is_made_with_the_tables_or_not_at_all(url, monkeypatch):
     """A process that dies while it begins a record leaves one that can be begun."""
-    from posterase.record.record import Change
+    from posterase.record.record import Transaction
 
     def dies(*_, **__):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Change, "append", dies)
+        patch.setattr(Transaction, "append", dies)
         with pytest.raises(KeyboardInterrupt):
             Record.open(url, some_keys(), actor="a")
     record = Record.open(url, some_keys(), actor="a")
@@ -851,10 +851,10 @@ def test_a_definition_of_fewer_fields_is_verified_still(record):
     """As a posterase before a field was added has stored it: its digest is of what is stored."""
     fewer = {name: value for name, value in project(name="old").to_dict().items() if name != "row_dim"}
     values = {"name": "old", "version": 1, "spent": 0.0, "runs": 0, "definition": canonical(fewer).decode()}
-    with record.change() as change:
-        change.connection.execute(schema.projects.insert().values(**values, since=change.tree.size))
+    with record.transaction() as transaction:
+        transaction.connection.execute(schema.projects.insert().values(**values, since=transaction.tree.size))
         body = {"definition": definition_digest(fewer), "folder": folder_digest(project()), "version": 1}
-        change.append("project.registered", body, project="old")
+        transaction.append("project.registered", body, project="old")
     record.verify()
     size = record.verify().size
     record.register(project(name="old"))

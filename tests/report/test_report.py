@@ -14,7 +14,7 @@ import pytest
 
 import posterase as pe
 from posterase.draws.origins import ORIGINS
-from posterase.methods.rejuvenate import RejuvenateDiagnostics, Stage
+from posterase.methods.rejuvenate import RejuvenateDetails, Stage
 from posterase.metrics.table import Assessment, Figure
 from posterase.numerics.weights import Estimate
 from posterase.plotting.figures import samples_of
@@ -44,7 +44,7 @@ def problem():
 @pytest.fixture(scope="module")
 def accepted(problem):
     model, draws, refit = problem
-    return pe.erase(model, draws, list(range(5)), key=0, rungs=[pe.Reweight()], refits=refit)
+    return pe.erase(model, draws, list(range(5)), key=0, methods=[pe.Reweight()], refits=refit)
 
 
 class Outline(HTMLParser):
@@ -75,7 +75,7 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def refused(problem):
     model, draws, _ = problem
-    found = pe.erase(model, draws, list(range(5)), key=0, rungs=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
+    found = pe.erase(model, draws, list(range(5)), key=0, methods=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
     assert not found.verdict.accepted
     return found
 
@@ -143,7 +143,7 @@ def test_what_moved_is_told_from_before_to_after(problem, accepted):
     """Not to a refit, which may be anywhere."""
     model, draws, refit = problem
     far = pe.Draws({"a<b": refit.params["a<b"] + 50})
-    with_far = pe.erase(model, draws, list(range(5)), key=0, rungs=[pe.Reweight()], refits=far)
+    with_far = pe.erase(model, draws, list(range(5)), key=0, methods=[pe.Reweight()], refits=far)
     moved = [re.search(r"moved by ([\d.e+-]+) standard", diagnostics_report(each))[1] for each in (accepted, with_far)]
     assert moved[0] == moved[1]
 
@@ -187,9 +187,9 @@ def test_every_symbol_of_a_page_is_explained_in_a_line(accepted, refused):
 
 def test_the_path_is_told_stage_by_stage(accepted):
     stages = [Stage(0.5, 700.0, 0.4, 3, 0.8, 0.45), Stage(1.0, 900.0, 0.3, 5, 0.77, 0.15)]
-    diagnostics = RejuvenateDiagnostics(stages, 600, np.zeros((4, 500), int), Estimate(0, 1), None, True, 2000, 0.7)
-    erased = dataclasses.replace(accepted.rungs[0].erased, diagnostics=diagnostics)
-    walked = dataclasses.replace(accepted, rungs=[dataclasses.replace(accepted.rungs[0], erased=erased)])
+    diagnostics = RejuvenateDetails(stages, 600, np.zeros((4, 500), int), Estimate(0, 1), None, True, 2000, 0.7)
+    erased = dataclasses.replace(accepted.outcomes[0].erased, details=diagnostics)
+    walked = dataclasses.replace(accepted, methods=[dataclasses.replace(accepted.outcomes[0], erased=erased)])
     text = diagnostics_report(walked)
     assert "The path of Reweight, stage by stage" in text
     assert "<td>0.500</td><td>700</td><td>0.40</td><td>3</td><td>80%</td><td>0.45</td>" in text
@@ -201,7 +201,7 @@ def test_the_path_is_told_stage_by_stage(accepted):
 
 def test_a_refit_tells_whether_its_chains_agree(accepted):
     figures = accepted.diagnostics_dict()
-    figures["rungs"][-1] |= {"rhat": 1.004, "divergences": 3, "residual": 0.012}
+    figures["methods"][-1] |= {"rhat": 1.004, "divergences": 3, "residual": 0.012}
     text = html.unescape(diagnostics_page(figures))
     assert "R̂ of the new chains is 1.004" in text
     assert "3 of the sampler's steps diverged" in text

@@ -6,7 +6,7 @@ import pytest
 
 import posterase as pe
 
-ERASERS = {
+METHODS = {
     "Reweight": lambda n: pe.Reweight(),
     "InfluenceShift": lambda n: pe.InfluenceShift(),
     "InfluenceShift, CG": lambda n: pe.InfluenceShift(solver=pe.CG(rtol=1e-4)),
@@ -46,37 +46,37 @@ def compilations(run) -> int:
 
 
 QUICK_OR_SLOW = [
-    pytest.param(e, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else []) for name, e in ERASERS.items()
+    pytest.param(e, id=name, marks=[pytest.mark.slow] if name == "Rejuvenate" else []) for name, e in METHODS.items()
 ]
 
 
-@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
-def test_requests_of_one_bucket_share_a_compilation(eraser):
+@pytest.mark.parametrize("method", QUICK_OR_SLOW)
+def test_requests_of_one_bucket_share_a_compilation(method):
     model, traces = counting_model()
     draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
-    eraser(200)(0, model, draws, model.removal(range(17)))
+    method(200)(0, model, draws, model.change(remove=range(17)))
     before = len(traces)
 
     def more_requests() -> None:
         for size in (18, 25, 32):
-            eraser(200 - size)(0, model, draws, model.removal(range(size)))
+            method(200 - size)(0, model, draws, model.change(remove=range(size)))
 
     assert compilations(more_requests) == 0
     assert len(traces) == before
 
 
-@pytest.mark.parametrize("eraser", QUICK_OR_SLOW)
-def test_the_next_request_on_the_kept_model_shares_it_too(eraser):
+@pytest.mark.parametrize("method", QUICK_OR_SLOW)
+def test_the_next_request_on_the_kept_model_shares_it_too(method):
     model, _ = counting_model()
     draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
-    first = model.removal(range(20))
-    eraser(200)(0, model, draws, first)
+    first = model.change(remove=range(20))
+    method(200)(0, model, draws, first)
     far = np.argsort(np.asarray(model.data["y"]))[-20:]  # Transport looks at the curvature once more where it moves far
-    eraser(200)(0, model, draws, model.removal(far))
+    method(200)(0, model, draws, model.change(remove=far))
     kept = model.without(first)
 
     def next_request() -> None:
-        eraser(180)(0, kept, draws, kept.removal(range(50, 80)))
+        method(180)(0, kept, draws, kept.change(remove=range(50, 80)))
 
     assert compilations(next_request) == 0
 
@@ -85,13 +85,13 @@ def test_another_bucket_compiles_and_the_counter_sees_it():
     """The counter's own twin: were it blind, the tests above could not fail."""
     model, _ = counting_model()
     draws = pe.Draws({"mu": np.random.default_rng(1).normal(size=(2, 100))})
-    pe.Reweight()(0, model, draws, model.removal(range(17)))
-    assert compilations(lambda: pe.Reweight()(0, model, draws, model.removal(range(33)))) > 0
+    pe.Reweight()(0, model, draws, model.change(remove=range(17)))
+    assert compilations(lambda: pe.Reweight()(0, model, draws, model.change(remove=range(33)))) > 0
 
 
 @pytest.mark.parametrize(("rows", "bucket"), [(1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (100, 128)])
 def test_buckets(rows, bucket):
     model, _ = counting_model()
-    removal = model.removal(range(rows))
-    assert removal.padded_ids.shape == (bucket,)
-    assert removal.n_rows == rows
+    change = model.change(remove=range(rows))
+    assert change.padded_ids.shape == (bucket,)
+    assert change.n_rows == rows

@@ -44,7 +44,7 @@ inverse = np.linalg.inv(x.T @ x + np.eye(3))
 normal = rng.normal(size=(4, 200, 3)) @ np.linalg.cholesky(inverse).T
 draws = pe.Draws({"slope": inverse @ x.T @ y + normal})
 before = counted[compiled]
-after = pe.erase(model, draws, [3, 17], **eval(sys.argv[1])).rungs[-1].erased.draws
+after = pe.erase(model, draws, [3, 17], **eval(sys.argv[1])).outcomes[-1].erased.draws
 jax.jit(lambda a: a + jnp.asarray(y))(1.0)  # the user's own, with data in it
 print(json.dumps({
     "programs": counted[compiled] - before,
@@ -59,7 +59,7 @@ print(json.dumps({
 WARNINGS = os.environ.get("PYTHONWARNINGS", "error")
 """Of the processes started here: errors, unless who runs the tests says otherwise."""
 
-ALL_RUNGS = "{'rungs': [pe.Reweight(), pe.InfluenceShift(), pe.Transport(), pe.Rejuvenate(), pe.Refit()]}"
+ALL_RUNGS = "{'methods': [pe.Reweight(), pe.InfluenceShift(), pe.Transport(), pe.Rejuvenate(), pe.Refit()]}"
 
 
 def first_erasure(folder, options="{}"):
@@ -160,11 +160,11 @@ for name in sys.argv[2:]:
     data = {"y": y} if name == "argument" else {"place": places}
     model = pe.Model(lambda p: -0.5 * p["mean"] ** 2, FUNCTIONS[name], data)
     draws = pe.Draws({"mean": y.sum() / 41 + np.random.default_rng(2).normal(size=(4, 50)) / np.sqrt(41)})
-    pe.erase(model, draws, [3, 17], rungs=[pe.Reweight()])
+    pe.erase(model, draws, [3, 17], methods=[pe.Reweight()])
     jax.clear_caches()
     # Of this kind of model everything is known, and all is compiled again.
-    tried = pe.erase(model, draws, [5], rungs=[pe.Reweight(), pe.Refit(warmup=20)], policy=policy).rungs
-    assert [rung.name for rung in tried] == ["Reweight", "Refit"]
+    tried = pe.erase(model, draws, [5], methods=[pe.Reweight(), pe.Refit(warmup=20)], policy=policy).outcomes
+    assert [outcome.name for outcome in tried] == ["Reweight", "Refit"]
     assert jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir is None
 """
 """Erases from models of the same form whose rows are in closures, and in the one named last in its data."""
@@ -245,8 +245,8 @@ def assessed(**more):
 
 
 ENTRIES = {
-    "erase": lambda: pe.erase(model_of_places(), some_draws(), [3], rungs=[pe.Reweight()]),
-    "eraser": lambda: pe.Reweight()(0, model_of_places(), some_draws(), model_of_places().removal([3])),
+    "erase": lambda: pe.erase(model_of_places(), some_draws(), [3], methods=[pe.Reweight()]),
+    "method": lambda: pe.Reweight()(0, model_of_places(), some_draws(), model_of_places().change(remove=[3])),
     "nuts": lambda: pe.nuts(0, model_of_places(), {"mean": np.zeros(4)}, 20, warmup=50),
     "sample": lambda: pe.sample(
         model_of_places(), SAMPLER, pe.start_chains(0, model_of_places(), SAMPLER, {"mean": np.zeros(2)}), 4
@@ -387,7 +387,7 @@ if sys.argv[1] == "by PyMC":
     program.compile_logp()(program.initial_point())
 posterior = xr.Dataset({"mean": (("chain", "draw"), np.random.default_rng(0).normal(size=(4, 25)))})
 model, draws = pe.from_pymc(program, xr.DataTree.from_dict({"posterior": posterior}))
-pe.erase(model, draws, [3], rungs=[pe.Reweight()])
+pe.erase(model, draws, [3], methods=[pe.Reweight()])
 """
 
 

@@ -12,15 +12,15 @@ from tests.oracles import LinearRegression
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("eraser", [pe.Reweight(), pe.InfluenceShift(), pe.InfluenceShift(solver=pe.CG())], ids=str)
-def test_a_gpu_gives_what_a_cpu_gives(eraser, precision):
+@pytest.mark.parametrize("method", [pe.Reweight(), pe.InfluenceShift(), pe.InfluenceShift(solver=pe.CG())], ids=str)
+def test_a_gpu_gives_what_a_cpu_gives(method, precision):
     known = LinearRegression.make()
     results = {}
     for backend in ("cpu", "gpu"):
         with jax.default_device(jax.devices(backend)[0]):
             model = known.model()
             draws = pe.Draws(known.sample(np.arange(60), (4, 500), seed=0))
-            erased = eraser(0, model, draws, model.removal([3, 8]))
+            erased = method(0, model, draws, model.change(remove=[3, 8]))
             assert {device.platform for device in erased.draws.params["beta"].devices()} == {backend}
             results[backend] = jax.device_get((erased.draws.params, erased.draws.log_weights))
     tolerance = 1e-9 if precision == "float64" else 2e-5

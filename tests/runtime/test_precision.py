@@ -48,8 +48,8 @@ def differences(values):
 
 def test_removing_half_a_million_rows():
     model, draws, y = regression()
-    removal = model.removal(np.arange(ROWS // 2))
-    ours = evaluate(RemovedLogLikelihood(model, removal), pe.Draws(draws))
+    change = model.change(remove=np.arange(ROWS // 2))
+    ours = evaluate(RemovedLogLikelihood(model, change), pe.Draws(draws))
     assert ours.dtype == np.float64
     np.testing.assert_allclose(differences(ours), differences(exact(draws, y[: ROWS // 2])), atol=0.01)
 
@@ -98,7 +98,7 @@ def test_numpy_constants_used_in_both_precisions(where):
     }[where]
     model = pe.Model(prior, likelihood, np.arange(6.0), params=np.zeros(2))
     draws = pe.Draws(np.random.default_rng(0).normal(size=(2, 100, 2)))
-    weights = np.asarray(pe.Reweight()(0, model, draws, model.removal([3])).draws.log_weights)
+    weights = np.asarray(pe.Reweight()(0, model, draws, model.change(remove=[3])).draws.log_weights)
     exact = -3.0 * np.asarray(draws.params) @ scale
     body = exact < np.quantile(exact, 0.8)
     assert np.ptp((weights - exact)[body]) < 1e-4
@@ -111,7 +111,7 @@ def test_numpy_constants_out_of_reach_are_an_error_with_advice():
     model = pe.Model(lambda p: -0.5 * ((Holder.scale * p) ** 2).sum(), lambda p, y: y * p.sum(), np.arange(6.0))
     draws = pe.Draws(np.random.default_rng(0).normal(size=(2, 100, 2)))
     with pytest.raises(PrecisionError, match=r"jnp\.asarray"):
-        pe.InfluenceShift()(0, model, draws, model.removal([3]))
+        pe.InfluenceShift()(0, model, draws, model.change(remove=[3]))
 
 
 def test_functions_with_numpy_keep_their_defaults():
@@ -135,8 +135,8 @@ def test_results_keep_the_precision_of_the_draws(dtype, precision):
     draws = pe.Draws({"mu": np.zeros((2, 40), dtype) + np.linspace(0, 1, 40, dtype=dtype)})
     expected = jnp.zeros((), dtype).dtype if precision == "float64" else np.float32
     model = pe.Model(lambda p: -(p["mu"] ** 2), lambda p, y: -((y - p["mu"]) ** 2), np.linspace(0, 1, 30))
-    for eraser in (pe.Reweight(), pe.InfluenceShift(), pe.InfluenceShift(solver=pe.CG())):
-        assert eraser(0, model, draws, model.removal([3])).draws.params["mu"].dtype == expected
+    for method in (pe.Reweight(), pe.InfluenceShift(), pe.InfluenceShift(solver=pe.CG())):
+        assert method(0, model, draws, model.change(remove=[3])).draws.params["mu"].dtype == expected
 
 
 def test_expectations_do_not_depend_on_the_batches(x64):

@@ -65,7 +65,7 @@ EXACT = {"Reweight", "SGLD", "kept rows"}
 
 @pytest.fixture(scope="module")
 def some():
-    """What a few erasers and samplers make without a mesh."""
+    """What a few methods and samplers make without a mesh."""
     return mesh_programs.some(None)
 
 
@@ -131,7 +131,7 @@ def test_a_mesh_that_cannot_be_made_is_refused():
     model, draws = mesh_programs.problem(rows=20)
     other = jax.make_mesh((1,), ("data",))
     with pytest.raises(MeshError, match="chains"):
-        pe.Reweight()(0, model, draws, model.removal([1]), mesh=other)
+        pe.Reweight()(0, model, draws, model.change(remove=[1]), mesh=other)
 
 
 def test_more_devices_than_cores_need_threads_of_their_own(monkeypatch):
@@ -168,9 +168,9 @@ def test_two_processes_add_up_several_blocks_of_rows(tmp_path, chains, rows):
 def test_a_jax_mesh_does_as_well():
     """Whatever kind of axes it was made with."""
     model, draws = mesh_programs.problem(rows=20)
-    removal = model.removal([1])
-    found = pe.Reweight()(0, model, draws, removal, mesh=jax.make_mesh((1,), ("chains",)))
-    np.testing.assert_array_equal(found.draws.log_weights, pe.Reweight()(0, model, draws, removal).draws.log_weights)
+    change = model.change(remove=[1])
+    found = pe.Reweight()(0, model, draws, change, mesh=jax.make_mesh((1,), ("chains",)))
+    np.testing.assert_array_equal(found.draws.log_weights, pe.Reweight()(0, model, draws, change).draws.log_weights)
 
 
 def test_half_named_peers_are_refused(monkeypatch):

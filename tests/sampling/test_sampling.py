@@ -23,7 +23,7 @@ from posterase.sampling.mixing import chain_agreement, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
 from posterase.sampling.sample import _put, _room, sample, start_chains
-from posterase.sampling.sampler import NoiseFree, step_keys
+from posterase.sampling.sampler import NoiseFreePhase, step_keys
 from posterase.sampling.schedules import ConstantSteps, PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
@@ -148,7 +148,7 @@ def test_sgld_is_blackjaxs_given_the_same_noise(x64):
 def test_mini_batch_gradients_are_unbiased(x64):
     """A batch is drawn with replacement, so its mean is the mean over batches of one row: the full gradient."""
     model = KNOWN.model()
-    kept = model.without(model.removal([3, 7, 20]))
+    kept = model.without(model.change(remove=[3, 7, 20]))
     theta = {"beta": jnp.array([0.3, -0.5])}
     n = jnp.array(kept.n_rows)
     singles = [jax.grad(batches.BatchDensity(kept, jnp.array([row]), n))(theta)["beta"] for row in kept.row_ids]
@@ -163,7 +163,7 @@ def test_batches_come_from_the_present_rows_alike():
     from scipy.stats import chi2
 
     model = KNOWN.model()
-    kept = model.without(model.removal([3, 7, 20]))
+    kept = model.without(model.change(remove=[3, 7, 20]))
     ids = np.asarray(batches.draw(jax.random.key(0), batches.present_rows(kept.present), 40_000))
     counts = np.bincount(ids, minlength=40)
     assert counts[[3, 7, 20]].sum() == 0
@@ -189,7 +189,7 @@ def test_a_batch_must_fit_the_rows_that_are_left():
     model, sampler = KNOWN.model(), SGLD(PolynomialSteps(1e-3), batch=20)
     state = start_chains(0, model, sampler, at(0.0, 1))
     with pytest.raises(errors.BatchError, match="batch is 20, of 15 rows"):
-        sample(model.without(model.removal(range(25))), sampler, state, 5)
+        sample(model.without(model.change(remove=range(25))), sampler, state, 5)
 
 
 # --- cutting, thinning, resuming
@@ -198,7 +198,9 @@ def test_a_batch_must_fit_the_rows_that_are_left():
 SAMPLERS = {
     "SGLD": SGLD(PolynomialSteps(1e-3), batch=8),
     "SGHMC": SGHMC(PolynomialSteps(1e-3), batch=8),
-    "SGHMC after a phase without noise": SGHMC(PolynomialSteps(1e-3), batch=8, noise_free=NoiseFree(15, 1e-3, 0.9)),
+    "SGHMC after a phase without noise": SGHMC(
+        PolynomialSteps(1e-3), batch=8, noise_free=NoiseFreePhase(15, 1e-3, 0.9)
+    ),
 }
 
 
@@ -239,7 +241,7 @@ def test_files_of_another_run_are_refused(tmp_path):
     path = save_state(tmp_path / "run.npz", state, model, sampler)
     assert eqx.tree_equal(load_state(path, state, model, numbers_as_arrays(sampler)), state)
     others = {
-        "data": (model.without(model.removal([3])), sampler, state, "rows was 40 there and is 39 here"),
+        "data": (model.without(model.change(remove=[3])), sampler, state, "rows was 40 there and is 39 here"),
         "sampler": (model, SAMPLERS["SGHMC"], state, "sampler was 'SGLD'"),
         "schedule": (model, SGLD(PolynomialSteps(2e-3), batch=8), state, "schedule was"),
         "batch": (model, SGLD(PolynomialSteps(1e-3), batch=9), state, "batch was 8 there and is 9 here"),
@@ -289,7 +291,7 @@ def test_things_that_are_not_samplers_or_points():
         with pytest.raises(errors.DrawsShapeError, match="chain axis"):
             start_chains(0, model, sampler, {"beta": 0.0})
         with pytest.raises(errors.InvalidOptionError, match="steps"):
-            NoiseFree(2.5, 1e-3)
+            NoiseFreePhase(2.5, 1e-3)
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
 
@@ -298,7 +300,7 @@ def test_options_of_samplers():
     with pytest.raises(errors.InvalidOptionError, match="friction"):
         SGHMC(PolynomialSteps(1e-3), friction=1.0)
     with pytest.raises(errors.InvalidOptionError, match="momentum"):
-        NoiseFree(10, 1e-3, 1.0)
+        NoiseFreePhase(10, 1e-3, 1.0)
 
 
 # --- the phase without noise, and velocities
@@ -306,7 +308,7 @@ def test_options_of_samplers():
 
 def test_the_first_phase_is_gradient_ascent_with_momentum(x64):
     model = KNOWN.model()
-    sampler = SGLD(PolynomialSteps(1e-3), noise_free=NoiseFree(10, 1e-3, momentum=0.9))
+    sampler = SGLD(PolynomialSteps(1e-3), noise_free=NoiseFreePhase(10, 1e-3, momentum=0.9))
     run = sample(model, sampler, start_chains(0, model, sampler, at(0.0, 1)), 11)
     theta, velocity = jnp.zeros(2), jnp.zeros(2)
     for step in range(10):
@@ -327,7 +329,7 @@ def test_velocities_start_from_their_law(x64):
     with rejected():
         assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, 1.2 * eta))
     # After a phase without noise: θ does not move in step 3 but by the velocity drawn for it, at the schedule's start.
-    late = SGHMC(PolynomialSteps(1e-3), noise_free=NoiseFree(2, 1e-12))
+    late = SGHMC(PolynomialSteps(1e-3), noise_free=NoiseFreePhase(2, 1e-12))
     run = np.asarray(sample(model, late, start_chains(0, model, late, at(0.0, 5000)), 3).draws.params["beta"])
     assert_moments(run[:, 2] - run[:, 1], np.zeros(2), np.full(2, eta))
     with rejected():

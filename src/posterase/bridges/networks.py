@@ -1,7 +1,7 @@
 """From networks: Flax modules (nnx and linen) and Equinox modules, with the states of the chains that sampled them.
 
     model, draws = pe.from_flax(module, {"x": images, "y": classes}, states, prior_sd=0.1)
-    erased = pe.Rewind(500, initial=starts)(0, model, draws, model.removal(rows))
+    erased = pe.Rewind(500, initial=starts)(0, model, draws, model.change(remove=rows))
 
 The module makes outputs of inputs; what rows are likely is said by name ("categorical", "normal") or by a function.
 """

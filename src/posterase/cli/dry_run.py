@@ -9,10 +9,10 @@ from posterase.draws.draws import Draws
 from posterase.ladder.climb import expect_refit
 from posterase.ladder.erase import planned
 from posterase.ladder.policy import Policy
-from posterase.methods.base import Eraser
+from posterase.methods.base import Method
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
@@ -110,22 +110,22 @@ ESTIMATED = (
 
 def dry_run(fit: Fit, rows: Any, policy: Policy) -> DryRun:
     """What an erasure of these rows would do."""
-    removal = fit.model.removal(rows)
+    change = fit.model.change(remove=rows)
     methods, doubts = planned(fit.model, fit.draws, policy)
-    forecasts = _forecast(fit.model, fit.draws, removal, methods)
+    forecasts = _forecast(fit.model, fit.draws, change, methods)
     kept = fit.model.n_rows
-    return DryRun([int(row) for row in removal.row_ids], kept, forecasts, [doubt.reason for doubt in doubts])
+    return DryRun([int(row) for row in change.row_ids], kept, forecasts, [doubt.reason for doubt in doubts])
 
 
-def _forecast(model: AbstractModel, draws: Draws, removal: Removal, methods: Sequence[Eraser]) -> list[Forecast]:
+def _forecast(model: AbstractModel, draws: Draws, change: Change, methods: Sequence[Method]) -> list[Forecast]:
     """The cost of each method: evaluations that it needed elsewhere, times the time of this model's gradient."""
     n = draws.n_chains * draws.n_draws
     if isinstance(model, StoredLikelihoods):
-        seconds = STORED_PER_ROW_AND_DRAW * n * removal.n_rows
+        seconds = STORED_PER_ROW_AND_DRAW * n * change.n_rows
         return [Forecast(type(each).__name__, 0.0, seconds, seconds) for each in methods]
     thetas, like = unconstrained(model, draws)
     timed = time_gradient(LogDensity(model), thetas[:TOGETHER], like)
-    share = removal.n_rows / model.n_rows
+    share = change.n_rows / model.n_rows
     growth = n * thetas.shape[1] ** 0.25
     found = []
     for method in methods:

@@ -24,7 +24,7 @@ from posterase.runtime.files import check_writable, written_whole
 
 if TYPE_CHECKING:
     from posterase.draws.draws import Draws
-    from posterase.ladder.result import Erasure
+    from posterase.ladder.result import Result
     from posterase.ladder.verdict import Verdict
     from posterase.metrics.table import Assessment
     from posterase.plotting.figures import Sample
@@ -161,7 +161,7 @@ def erase(
     result = erased(
         fit.model,
         fit.draws,
-        fit.model.removal(removed),
+        fit.model.change(remove=removed),
         key=job.seed,
         policy=job.rules,
         refits=refits,
@@ -242,7 +242,7 @@ class _Finished:
     job: Job
     selection: Selection
     fit: Fit
-    result: Erasure
+    result: Result
     keys: Keys | None
     started: dt.datetime
 
@@ -396,7 +396,7 @@ def report(
     certificate: Annotated[Path | None, typer.Option(help="The certificate of the erasure.")] = None,
     assessment: Annotated[Path | None, typer.Option(help="What `posterase assess --out` wrote.")] = None,
     title: Annotated[
-        str | None, typer.Option(help="The page's title. Default: Erasure report, or Erasure diagnostics.")
+        str | None, typer.Option(help="The page's title. Default: Result report, or Result diagnostics.")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -427,10 +427,10 @@ def report(
     try:
         if private:
             samples = [] if before is None or after is None else _samples(facts, before, after, refit or [])
-            name = title or "Erasure diagnostics"
+            name = title or "Result diagnostics"
             made = diagnostics_page(facts, samples, certificate=signed, assessment=found, title=name)
         else:
-            made = page(facts, certificate=signed, assessment=found, title=title or "Erasure report")
+            made = page(facts, certificate=signed, assessment=found, title=title or "Result report")
     except PosteraseError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):
@@ -448,7 +448,7 @@ def _facts(path: Path) -> dict[str, Any]:
     except ValueError:
         raise _no_verdict(path) from None
     shared = {"verdict", "policy", "removed_rows", "kept_rows"}
-    if not isinstance(value, dict) or not shared | {"rungs" if "contains" in value else "methods"} <= value.keys():
+    if not isinstance(value, dict) or not shared | {"methods" if "contains" in value else "methods"} <= value.keys():
         raise _no_verdict(path)
     return value
 
@@ -482,7 +482,7 @@ def _samples(facts: Mapping[str, Any], before: Path, after: Path, refits: Sequen
         for tree in trees
     ]
     common = {name for name, *_ in set.intersection(*shapes)}
-    watched = {name for rung in facts["rungs"] for name in rung.get("ess", {})}
+    watched = {name for method in facts["methods"] for name in method.get("ess", {})}
     names = sorted(common & watched) or sorted(common)
     if not names:
         raise InputFileError("the files of draws have no parameters in common.", "give draws of one model.")

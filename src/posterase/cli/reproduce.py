@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from posterase.experiments.posterior_bench import Done
 
 reproduce = Commands(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
-bench = Commands(help="Measure erasers on real posteriors and write the table.", no_args_is_help=True)
+bench = Commands(help="Measure methods on real posteriors and write the table.", no_args_is_help=True)
 
 SamplerName = Literal["sgld", "sghmc"]
 Out = Annotated[Path, typer.Option(help="Folder for figures and results; made where it is not there.")]
@@ -91,7 +91,7 @@ def reproduce_gmm(
 
 @reproduce.command("diabetes")
 def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: Seed = 0) -> None:
-    """A regression forgets patients: before, after each eraser, and the exact answer.
+    """A regression forgets patients: before, after each method, and the exact answer.
 
     Example: `posterase reproduce diabetes --out /tmp`
     """
@@ -111,18 +111,18 @@ def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: 
     said.json({"requests": [tables.diabetes_plain(each) for each in requests], "figure": drawn})
 
 
-@reproduce.command("rungs")
-def reproduce_rungs(said: Said, out: Out = Path("posterase-rungs"), seed: Seed = 0) -> None:
-    """What every rung of the ladder does to the same cloud of draws: a regression of two parameters, seen.
+@reproduce.command("methods")
+def reproduce_rungs(said: Said, out: Out = Path("posterase-methods"), seed: Seed = 0) -> None:
+    """What every method of the ladder does to the same cloud of draws: a regression of two parameters, seen.
 
-    Example: `posterase reproduce rungs --out /tmp`
+    Example: `posterase reproduce methods --out /tmp`
     """
-    from posterase.experiments import figures, rungs, tables
+    from posterase.experiments import figures, methods, tables
 
-    target = make_folder(out) / "rungs.png"
+    target = make_folder(out) / "methods.png"
     console = Console()
     with said.aside.status("sampling") as status:
-        seen = rungs.run(seed, report=status.update)
+        seen = methods.run(seed, report=status.update)
     console.print(tables.rungs_table(seen), "")
     drawn = _draw(lambda: figures.draw_rungs(seen, target))
     said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": drawn})
@@ -270,7 +270,7 @@ def bench_posteriors(
 ) -> None:
     """Rows removed from reference draws of seven real posteriors, through every bridge, against NUTS refits.
 
-    Takes most of an hour on two cores: every removal is refitted several times by every library.
+    Takes most of an hour on two cores: every change is refitted several times by every library.
 
     Example: `posterase bench posteriors --posteriordb posteriordb`
     """

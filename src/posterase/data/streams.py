@@ -321,7 +321,7 @@ def stream(
     >>> data
     Stream of 6 rows (y), 4 a block of 1.53e-05 MB
     >>> model = pe.Model(lambda p: -0.5 * p["mu"] ** 2, lambda p, d: -0.5 * (d["y"] - p["mu"]) ** 2, data)
-    >>> float(model.without(model.removal([5])).log_joint({"mu": jnp.array(0.0)}))
+    >>> float(model.without(model.change(remove=[5])).log_joint({"mu": jnp.array(0.0)}))
     -15.0
     """
     tree = opened(source, columns)

@@ -1,7 +1,7 @@
 """The container that draws came in, so that they go out in the same one, without the removed rows.
 
 A DataTree of a fit holds more than draws: observed and constant data, log-likelihoods, predictions, sampler statistics,
-attributes. Much of it speaks of single rows, or was computed from all of them. After a removal
+attributes. Much of it speaks of single rows, or was computed from all of them. After a change
 
 - what has an axis of rows (data, coordinates, log-likelihoods, predictions, parameters of single rows) is cut to the
   kept rows; an axis of groups (persons, counties) to the groups that have rows left;
@@ -114,7 +114,7 @@ class Container:
     remarks: tuple[str, ...] = ()
     """What else a verdict must say."""
 
-    # --- after a removal
+    # --- after a change
 
     def without(self, ids: Int[np.ndarray, " removed"], kept: Any) -> Container:
         """The container of the kept rows. Nothing of the removed rows is left in it."""

@@ -41,14 +41,14 @@ from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.stages import Stage, Stages
 from posterase.methods.live_influence_shift import LiveInfluenceShift
 from posterase.methods.reweight import Reweight
-from posterase.methods.unconverged.corrected_continuation import ContinueUnfinished
+from posterase.methods.unconverged.corrected_continuation import CorrectedContinuation
 from posterase.methods.unconverged.rewind import Rewind
 from posterase.methods.unconverged.rounds import RoundsEraser
+from posterase.model.change import Change
 from posterase.model.factorised import Model
-from posterase.model.removal import Removal
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import sample, start_chains
-from posterase.sampling.sampler import NoiseFree, Sampler, State
+from posterase.sampling.sampler import NoiseFreePhase, Sampler, State
 from posterase.sampling.schedules import PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
@@ -121,7 +121,7 @@ class Settings:
     """Share of the way back to the pre-trained start; the rate is such that steps write for as long as was rewound."""
     rewound_momentum: float = 0.9
     case_study: tuple[int, ...] = ()
-    """Test images whose class probabilities are shown as removal goes on."""
+    """Test images whose class probabilities are shown as change goes on."""
 
     @property
     def title(self) -> str:
@@ -218,7 +218,7 @@ def a_tenth(settings: Settings) -> Settings:
 
 
 class Problem(NamedTuple):
-    """Data, network and removal of a block."""
+    """Data, network and change of a block."""
 
     settings: Settings
     network: networks.Network
@@ -266,10 +266,10 @@ def prepare(settings: Settings, folder: Path | None = None) -> Problem:
             "remove one at least, and no more than there are.",
         )
     chosen = np.random.default_rng(settings.seed).permutation(of_class)[: settings.removed]
-    removal = model.removal(chosen)
+    change = model.change(remove=chosen)
     requests = np.split(chosen, range(settings.request_rows, len(chosen), settings.request_rows))
     test = {name: jnp.asarray(leaf) for name, leaf in as_rows(loaded.test, settings.test_rows, size).items()}
-    return Problem(settings, network, model, model.without(removal), test, chosen, requests, loaded.classes)
+    return Problem(settings, network, model, model.without(change), test, chosen, requests, loaded.classes)
 
 
 def as_rows(images: datasets.Images, rows: int | None, size: int) -> dict[str, Shaped[np.ndarray, "rows ..."]]:
@@ -287,7 +287,7 @@ def as_rows(images: datasets.Images, rows: int | None, size: int) -> dict[str, S
 def make_sampler(settings: Settings, n_rows: int) -> Sampler:
     """The paper's sampler, for so many rows."""
     schedule = PolynomialSteps(settings.rate / n_rows, 0.0, settings.decay)
-    climb = NoiseFree(settings.noise_free_steps, settings.rate / n_rows, settings.momentum)
+    climb = NoiseFreePhase(settings.noise_free_steps, settings.rate / n_rows, settings.momentum)
     if settings.sampler == "sgld":
         return SGLD(schedule, batch=settings.batch, noise_free=climb)
     return SGHMC(schedule, friction=settings.friction, batch=settings.batch, noise_free=climb)
@@ -323,7 +323,7 @@ def pretrain(settings: Settings, folder: Path | None, report: Report) -> PyTree:
     train = as_rows(loaded.train, settings.rows, network.image[0])
     prior = networks.NormalPrior(settings.prior_sd if settings.pretraining_prior else float("inf"))
     model = Model(prior, networks.LogLikelihood(network), train)
-    climb = NoiseFree(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
+    climb = NoiseFreePhase(settings.pretraining_steps, settings.pretraining_rate / model.n_rows, settings.momentum)
     sampler = SGLD(PolynomialSteps(1.0 / model.n_rows), batch=settings.batch, noise_free=climb)
     initial = initial_weights(network, for_init, settings.chains)
     state = start_chains(for_steps, model, sampler, initial)
@@ -351,7 +351,7 @@ def fine_tune(problem: Problem, origin: Arm, clock: Clock) -> Arm:
     settings, (state, model, sampler, _) = problem.settings, origin
     for done, rows in enumerate(problem.requests, 1):
         before = model.n_rows
-        model = model.without(model.removal(rows))
+        model = model.without(model.change(remove=rows))
         sampler = sampler.rescaled(before / model.n_rows)
         state = advance(model, sampler, state, settings.fine_tuning_steps, lambda *_: None)
         clock(done, len(problem.requests))
@@ -406,22 +406,22 @@ def _last_terms(values: Float[np.ndarray, "requests chains"]) -> dict[str, Any]:
     }
 
 
-def continue_on(problem: Problem, origin: Arm, eraser: RoundsEraser) -> Arm:
+def continue_on(problem: Problem, origin: Arm, method: RoundsEraser) -> Arm:
     """Corrected or rewound continuation, all rows in one request."""
     settings = problem.settings
     draws = Draws(jax.tree.map(lambda leaf: leaf[:, None], origin.state.theta))
     key = jax.random.fold_in(jax.random.key(settings.seed), 99)
-    removal = problem.model.removal(problem.removed)
+    change = problem.model.change(remove=problem.removed)
 
     def run() -> tuple[Any, float]:
         begun = time.perf_counter()
-        erased = eraser(key, problem.model, draws, removal)
+        erased = method(key, problem.model, draws, change)
         jax.block_until_ready(jax.tree.leaves(erased.draws.params))
         return erased, time.perf_counter() - begun
 
     run()  # compiles
     erased, seconds = run()
-    told = erased.diagnostics
+    told = erased.details
     steps, batch = settings.steps, settings.batch
     retraining = settings.chains * steps * batch / problem.kept.n_rows
     notes = {
@@ -430,35 +430,35 @@ def continue_on(problem: Problem, origin: Arm, eraser: RoundsEraser) -> Arm:
         "steps": told.steps.tolist(),
         "refused_rounds": told.refused.tolist(),
         "settled": told.settled.tolist(),
-        "share_of_retraining": erased.evidence.cost.evaluations / retraining,
+        "share_of_retraining": erased.diagnostics.cost.evaluations / retraining,
     }
     if settings.case_study:
         gone = sorted({share * len(problem.removed) // (PANELS - 1) for share in range(PANELS)})
         panels = [_looks(problem, origin.state)]
         for rows in gone[1:-1]:
-            part = eraser(key, problem.model, draws, _first(removal, rows)).draws
+            part = method(key, problem.model, draws, _first(change, rows)).draws
             panels.append(_looks(problem, origin.state._replace(theta=_only(part))))
         panels.append(_looks(problem, origin.state._replace(theta=_only(erased.draws))))
         notes |= {"panels": np.stack(panels, axis=1).tolist(), "panel_removed": gone}
     return _after(problem, origin.state._replace(theta=_only(erased.draws)), notes)
 
 
-def _first(removal: Removal, rows: int) -> Removal:
-    """The first rows of a removal, padded to the size of all, so that nothing is compiled for them."""
-    counted = jnp.arange(len(removal.padded_ids)) < rows
-    return Removal(padded_ids=jnp.where(counted, removal.padded_ids, removal.padded_ids[0]), counted=counted)
+def _first(change: Change, rows: int) -> Change:
+    """The first rows of a change, padded to the size of all, so that nothing is compiled for them."""
+    counted = jnp.arange(len(change.padded_ids)) < rows
+    return Change(padded_ids=jnp.where(counted, change.padded_ids, change.padded_ids[0]), counted=counted)
 
 
-def corrected_eraser(settings: Settings) -> ContinueUnfinished:
+def corrected_eraser(settings: Settings) -> CorrectedContinuation:
     """Within the budget."""
-    eraser = ContinueUnfinished(
+    method = CorrectedContinuation(
         steps=1,
         rate=settings.corrected_rate,
         momentum=settings.corrected_momentum,
         corrected=settings.corrected_drift,
         batch=settings.batch,
     )
-    return dataclasses.replace(eraser, steps=steps_within(settings, eraser))
+    return dataclasses.replace(method, steps=steps_within(settings, method))
 
 
 def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
@@ -469,29 +469,29 @@ def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
     return Rewind.in_time(steps, share=settings.rewound, time=time, momentum=settings.rewound_momentum, **options)
 
 
-def steps_within(settings: Settings, eraser: RoundsEraser) -> int:
+def steps_within(settings: Settings, method: RoundsEraser) -> int:
     """Whole rounds; passes over removed and control rows come out of it too, a value at a third of a gradient."""
-    before, looks = eraser.extra_cost(settings.removed, eraser.control_rows)
+    before, looks = method.extra_cost(settings.removed, method.control_rows)
     budget = settings.budget * settings.steps * settings.batch - before - looks / 3
-    a_round = eraser.gradients_a_step * eraser.round_steps * settings.batch + eraser.control_rows / 3
-    return max(1, int(budget / a_round)) * eraser.round_steps
+    a_round = method.gradients_a_step * method.round_steps * settings.batch + method.control_rows / 3
+    return max(1, int(budget / a_round)) * method.round_steps
 
 
 def importance_sample(problem: Problem, origin: Arm) -> Arm:
     """True importance sampling: consecutive states of each chain, one drawn by the weights of `Reweight`."""
     settings = problem.settings
     sampled = sample(origin.model, origin.sampler, origin.state, settings.draws)
-    removal = problem.model.removal(problem.removed)
+    change = problem.model.change(remove=problem.removed)
     begun = time.perf_counter()
     picked, places, k_hats, sizes = [], [], [], []
     for chain in range(settings.chains):
         own = Draws(jax.tree.map(lambda leaf: leaf[chain : chain + 1], sampled.draws.params))  # noqa: B023
-        erased = Reweight()(0, problem.model, own, removal)
+        erased = Reweight()(0, problem.model, own, change)
         weights = np.asarray(erased.draws.weights, float).ravel()
         at = np.random.default_rng([settings.seed, chain]).choice(len(weights), p=weights / weights.sum())
         picked.append(jax.tree.map(lambda leaf: leaf[chain, at], sampled.draws.params))  # noqa: B023
         places.append(at + 1)
-        k_hats.append(erased.evidence.pareto_k)
+        k_hats.append(erased.diagnostics.pareto_k)
         sizes.append(float(1 / np.sum((weights / weights.sum()) ** 2)))
     theta = jax.tree.map(lambda *leaves: jnp.stack(leaves), *picked)
     notes = {"seconds": time.perf_counter() - begun, "requests": 1, "k_hat": k_hats, "ess": sizes}

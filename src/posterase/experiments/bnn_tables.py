@@ -61,7 +61,7 @@ OTHER_START = "Retrain, another start"
 HALF_A_DIGIT = 0.005
 """Half a unit of the last digit that the paper prints; it prints two, everywhere."""
 MOST_EXCESS = (0.03, 0.06)
-"""What our method may be farther from Retrain than the floor is, on removed rows: smaller and larger removal."""
+"""What our method may be farther from Retrain than the floor is, on removed rows: smaller and larger change."""
 AIMED_AT = ("fashion-mnist", "cifar10")
 """The paper's data sets, for which these aims were set."""
 ONE_POINT, MOST_SHARE = 1.0, 5.0
@@ -438,7 +438,7 @@ def targets(result: Result) -> list[Target]:
 
 
 def _is_larger(result: Result) -> bool:
-    """Whether the removal is the larger of the data set's two."""
+    """Whether the change is the larger of the data set's two."""
     settings = result["settings"]
     small, large = PAPER[settings["dataset"]][1]
     tenth = 10 if settings.get("rows") is not None else 1

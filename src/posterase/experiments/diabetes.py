@@ -25,7 +25,7 @@ from jaxtyping import Bool, Float, Int
 
 from posterase.draws.draws import Draws
 from posterase.ladder.policy import Policy
-from posterase.methods.base import Eraser
+from posterase.methods.base import Method
 from posterase.methods.influence_shift import InfluenceShift
 from posterase.methods.reweight import Reweight
 from posterase.model.factorised import Model
@@ -136,7 +136,7 @@ class Request(NamedTuple):
     outcomes: list[Outcome]
 
 
-ERASERS: dict[str, Eraser] = {
+METHODS: dict[str, Method] = {
     "Reweight": Reweight(),
     "InfluenceShift, the paper's": InfluenceShift(hessian="full"),
     "InfluenceShift": InfluenceShift(),
@@ -145,7 +145,7 @@ ERASERS: dict[str, Eraser] = {
 
 @programs_kept()
 def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> list[Request]:
-    """Answer two requests, one patient's and a group's, by every eraser; `report` hears what is being done."""
+    """Answer two requests, one patient's and a group's, by every method; `report` hears what is being done."""
     rng = np.random.default_rng(seed)
     patients = load()
     model = make_model(patients)
@@ -158,9 +158,9 @@ def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> list[R
     for title, rows in groups.items():
         exact = Exact(patients, np.setdiff1d(np.arange(len(patients.y)), rows))
         outcomes = [_outcome("before: nothing erased", before, exact)]
-        for name, eraser in ERASERS.items():
+        for name, method in METHODS.items():
             report(f"{name}: forgetting {title}")
-            erased = eraser(seed, model, before, model.removal(rows))
+            erased = method(seed, model, before, model.change(remove=rows))
             outcomes.append(_outcome(name, erased.draws, exact, Policy().brief(erased)))
         outcomes.append(_outcome("floor: exact draws", exact.sample(rng), exact))
         requests.append(Request(title, rows, exact, outcomes))

@@ -10,10 +10,10 @@ from jaxtyping import Float, UInt8
 
 from posterase.experiments.bnn import TITLES
 from posterase.experiments.bnn_tables import OURS, Result, note_of
+from posterase.experiments.clouds import Cloud, Clouds, Grid
 from posterase.experiments.diabetes import TERMS, Request, columns
 from posterase.experiments.gmm import Outcome
 from posterase.experiments.one_person import OnePerson
-from posterase.experiments.rungs import Cloud, Clouds, Grid
 from posterase.plotting.figures import BLACK, GREEN, GREY, SKY, VERMILION, density, new_figure
 from posterase.plotting.figures import STYLES as BEFORE_AND_AFTER
 from posterase.runtime.files import written_whole
@@ -28,7 +28,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def draw_diabetes(requests: list[Request], target: Path) -> Path:
-    """What a group's removal moved most: densities before, after each eraser, and exact."""
+    """What a group's change moved most: densities before, after each method, and exact."""
     request = requests[-1]
     before, exact = request.outcomes[0], request.exact
     moved = np.abs(columns(before.draws).mean(axis=0) - exact.mean()) / exact.sd()
@@ -77,7 +77,7 @@ def draw_one_person(seen: OnePerson, target: Path) -> Path:
         axis.spines[["top", "right", "left"]].set_visible(False)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.suptitle(f"A regression forgets one patient: accepted by {seen.result.verdict.rung}", fontsize=12)
+    figure.suptitle(f"A regression forgets one patient: accepted by {seen.result.verdict.method}", fontsize=12)
     with written_whole(target) as beside:
         figure.savefig(beside, dpi=130, metadata={"Software": None})
     return target
@@ -90,11 +90,11 @@ POINT, LARGEST_POINT = 6.0, 120.0
 CLOUD_DRAWS, PATHS = 800, 14
 """How many draws of a cloud are drawn, and how many with the way that they came."""
 MOVED = ("InfluenceShift", "Transport")
-"""Rungs whose draws each come from one draw before."""
+"""Methods whose draws each come from one draw before."""
 
 
 def draw_rungs(seen: Clouds, target: Path) -> Path:
-    """The same cloud of draws before, and after each rung, on the contours of the kept posterior."""
+    """The same cloud of draws before, and after each method, on the contours of the kept posterior."""
     figure = new_figure(9.6, 7.2)
     before, *_ = seen.clouds
     axes = figure.subplots(2, 3, sharex=True, sharey=True)

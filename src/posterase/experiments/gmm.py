@@ -30,7 +30,7 @@ from scipy.optimize import linear_sum_assignment
 
 from posterase.draws.draws import Draws
 from posterase.experiments.clock import Clock, Report, named
-from posterase.methods.live_influence_shift import LiveErased, LiveInfluenceShift
+from posterase.methods.live_influence_shift import LiveInfluenceShift, LiveResult
 from posterase.model.factorised import Model
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import Sampled, sample, start_chains
@@ -206,7 +206,7 @@ def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     """The whole experiment for one sampler."""
     points = make_points(settings)
     model = make_model(settings, points)
-    kept = model.without(model.removal(points.removed))
+    kept = model.without(model.change(remove=points.removed))
     keys = jax.random.split(jax.random.key(settings.seed), 3)
     initial = initial_centres(points.z[kept.row_ids], settings.components)  # the start must not know the others
     sampler = make_sampler(settings, model.n_rows)
@@ -293,6 +293,6 @@ def _train(
     return Sampled(Draws(sampled.draws.params[:, -settings.draws :]), sampled.state)
 
 
-def _sample_on(settings: Settings, erased: LiveErased) -> Draws:
+def _sample_on(settings: Settings, erased: LiveResult) -> Draws:
     """Draws of the live chains after the requests, on the kept points: more training, and it counts as such."""
     return sample(erased.model, erased.sampler, erased.state, settings.draws, thin=settings.thin, piece=PIECE).draws

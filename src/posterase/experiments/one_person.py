@@ -1,6 +1,6 @@
 """The product in one request: a posterior fitted by NUTS forgets one person, and a new fit shows what is right.
 
-The regression on 442 patients of `posterase.experiments.diabetes`. The patient is the one whose removal moves some
+The regression on 442 patients of `posterase.experiments.diabetes`. The patient is the one whose change moves some
 coefficient most, by 0.37 posterior standard deviations: one person among hundreds never moves a posterior far.
 """
 
@@ -16,7 +16,7 @@ import numpy as np
 from posterase.draws.draws import Draws
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, Exact, columns, load, make_model
 from posterase.ladder.erase import erase
-from posterase.ladder.result import Erasure
+from posterase.ladder.result import Result
 from posterase.model.base import AbstractModel
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
@@ -42,7 +42,7 @@ class OnePerson(NamedTuple):
     """A fit, the erasure of one person, and a new fit without that person."""
 
     before: Draws
-    result: Erasure
+    result: Result
     refit: Draws
     exact: Exact
     """The kept posterior, in closed form."""
@@ -56,7 +56,7 @@ class OnePerson(NamedTuple):
 
     @property
     def moved_most(self) -> list[int]:
-        """The coefficients that the person's removal moves most."""
+        """The coefficients that the person's change moves most."""
         away = np.abs(columns(self.before).mean(axis=0) - self.exact.mean()) / self.exact.sd()
         return [int(at) for at in np.argsort(-away)[:SHOWN]]
 
@@ -72,7 +72,7 @@ def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> OnePer
     first, result = _timed(lambda: erase(model, before, rows=[PATIENT], random_seed=seed, progress=False))
     again, _ = _timed(lambda: erase(model, before, rows=[PATIENT], random_seed=seed + 1, progress=False))
     report("fitting the other 441 again, to compare")
-    again_fit, refit = _timed(lambda: _fit(seed + 1, model.without(model.removal([PATIENT]))))
+    again_fit, refit = _timed(lambda: _fit(seed + 1, model.without(model.change(remove=[PATIENT]))))
     exact = Exact(patients, np.arange(len(patients.y)) != PATIENT)
     return OnePerson(before, result, refit, exact, Timed(first, again), Timed(first_fit, again_fit))
 

@@ -1,4 +1,4 @@
-"""`posterase bench posteriors`: removals from reference draws of real posteriors, through every bridge, against refits.
+"""`posterase bench posteriors`: changes from reference draws of real posteriors, through every bridge, against refits.
 
 Each posterior is written in NumPyro, PyMC and Stan, and comes through the bridge of each with its reference draws (the
 hierarchy, which has none, with NumPyro's). Three kinds of rows are removed: one in ten at random; the one in twenty
@@ -8,7 +8,7 @@ their own, or share arguments (eight schools, the Gaussian process), our NUTS on
 An error is the mean of those against each refit; the floor is the error of one refit against the other. Wrong is what
 is farther from the refits, in means or log standard deviations, than they are from each other and than twice what
 chance explains, or what a classifier tells apart by three standard errors more than it does the refits. A refusal is
-right where what the last rung made is wrong by the same measure, or is worth fewer effective draws than the policy asks
+right where what the last method made is wrong by the same measure, or is worth fewer effective draws than the policy asks
 for (which is said), or where there is no posterior: the refits' chains disagree, or spread twenty times as far as the
 draws did.
 
@@ -41,7 +41,7 @@ from posterase.errors import ImproperPosteriorError
 from posterase.experiments.posteriors import POSTERIORS, Posterior, arguments, reference_draws
 from posterase.experiments.posteriors_stan import PROGRAMS
 from posterase.ladder.erase import erase
-from posterase.ladder.result import Erasure
+from posterase.ladder.result import Result
 from posterase.metrics.moments import moment_errors
 from posterase.metrics.two_sample import two_sample
 from posterase.model.base import AbstractModel
@@ -67,13 +67,13 @@ RIGHTLY, TOO_FEW, THOUGH_RIGHT = "refused, rightly", "refused: too few effective
 
 
 class Cell(NamedTuple):
-    """One removal from one posterior, through one bridge."""
+    """One change from one posterior, through one bridge."""
 
     posterior: str
     removed: str
     bridge: str
     verdict: str
-    """The rung that was accepted, or why none was."""
+    """The method that was accepted, or why none was."""
     pareto_k: str = ""
     epsilon: str = ""
     mean: str = ""
@@ -280,7 +280,7 @@ def _row_variances(model: BridgedModel, flat: dict[str, Array]) -> Float[Array, 
 
 
 def measure(fitted: Fit, told: str, rows: Int[np.ndarray, " removed"]) -> list[Cell]:
-    """One removal through every bridge, against two refits."""
+    """One change through every bridge, against two refits."""
     name, kept = fitted.posterior.name, np.setdiff1d(np.arange(fitted.model.n_rows), rows)
     refits: list[Draws] | None = None
     cells = []
@@ -314,7 +314,7 @@ def refit(fitted: Fit, rows: Int[np.ndarray, " removed"], kept: Int[np.ndarray, 
     if model.program.row_latents or model.held:
         places = np.linspace(0, draws.n_chains * draws.n_draws - 1, CHAINS).astype(int)
         initial = jax.tree.map(lambda leaf: leaf[places], draws.flat())
-        without = model.without(model.removal(rows))
+        without = model.without(model.change(remove=rows))
         return [nuts(seed, without, initial, DRAWS, warmup=WARMUP).draws for seed in (1, 2)]
     made = [sampled(fitted.posterior, _cut(fitted.data, kept), DRAWS, seed) for seed in (1, 2)]
     found = [each.get_samples(group_by_chain=True) for each in made]
@@ -348,32 +348,32 @@ def apart(draws: Draws, refits: Sequence[Draws]) -> Apart:
     return Apart(mean, log_sd, accuracy, error, chance, (floor.mean, floor.log_sd, floor_apart.accuracy), wrong)
 
 
-def _judged(result: Erasure | None, refits: Sequence[Draws], before: Draws) -> str:
+def _judged(result: Result | None, refits: Sequence[Draws], before: Draws) -> str:
     """Whether a refusal is right."""
     if max(mixing(refits[0])[0].values()) > DISAGREE:
         return RIGHTLY
     for name, leaf in refits[0].params.items():
         if np.any(leaf.std(axis=(0, 1)) > SPREAD * before.params[name].std(axis=(0, 1))):
             return RIGHTLY
-    made = [rung.erased for rung in result.rungs if rung.erased is not None] if result is not None else []
+    made = [outcome.erased for outcome in result.outcomes if outcome.erased is not None] if result is not None else []
     if made and apart(made[-1].draws, refits).wrong:
         return RIGHTLY
-    if result is not None and made and made[-1].evidence.least_ess < result.policy.least_ess:
+    if result is not None and made and made[-1].diagnostics.least_ess < result.policy.least_ess:
         return TOO_FEW
     return THOUGH_RIGHT
 
 
 def _cell(
-    name: str, told: str, bridge: str, result: Erasure, refits: Sequence[Draws], seconds: tuple[float, float]
+    name: str, told: str, bridge: str, result: Result, refits: Sequence[Draws], seconds: tuple[float, float]
 ) -> Cell:
     found, verdict = apart(result.draws, refits), result.verdict
-    spent = sum(rung.cost.evaluations for rung in result.rungs)
+    spent = sum(outcome.cost.evaluations for outcome in result.outcomes)
     floor = [f"{each:.3f}" for each in found.floor]
     return Cell(
         name,
         told,
         bridge,
-        verdict.rung,
+        verdict.method,
         "–" if verdict.pareto_k is None else f"{verdict.pareto_k:.2f}",
         "not measured" if verdict.epsilon is None else f"{verdict.epsilon.value:.4f} ± {verdict.epsilon.error:.4f}",
         f"{found.mean:.3f} ({floor[0]}, {found.chance:.3f})",
@@ -416,7 +416,7 @@ def summary(done: Sequence[Done]) -> str:
     counts = collections.Counter(cell.outcome for cell in cells)
     worst = max(done, key=lambda each: each.rhat)
     said = (
-        f"Of {len(cells)} removals {counts['at the floor']} were accepted and are at the floor, {counts['**wrong**']} "
+        f"Of {len(cells)} changes {counts['at the floor']} were accepted and are at the floor, {counts['**wrong**']} "
         f"were accepted and are wrong; {counts[RIGHTLY]} were refused rightly, {counts[TOO_FEW]} because too few "
         f"effective draws were left, {counts[THOUGH_RIGHT]} though what was made is right. R̂ of reference and "
         f"NumPyro's draws together is {worst.rhat:.4f} at most ({worst.posterior})."

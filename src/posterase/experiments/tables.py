@@ -6,10 +6,10 @@ from typing import Any
 
 from rich.table import Table
 
+from posterase.experiments.clouds import Clouds
 from posterase.experiments.diabetes import Request, columns
 from posterase.experiments.gmm import Outcome
 from posterase.experiments.one_person import PATIENT, OnePerson
-from posterase.experiments.rungs import Clouds
 
 
 def diabetes_table(request: Request) -> Table:
@@ -77,7 +77,7 @@ def gmm_table(outcome: Outcome) -> Table:
 
 
 def rungs_table(seen: Clouds) -> Table:
-    """How far each rung's draws end from the kept posterior."""
+    """How far each method's draws end from the kept posterior."""
     title = f"Forget {seen.n_removed} of {seen.n_rows} rows"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("draws")

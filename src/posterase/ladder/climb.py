@@ -14,13 +14,13 @@ from posterase.draws.draws import Draws
 from posterase.draws.objections import Cause, Objection
 from posterase.ladder.output import Attempt, Output, Request, make_output
 from posterase.ladder.policy import Policy
-from posterase.ladder.result import Expected, Rung
-from posterase.methods.base import Erased, Eraser
+from posterase.ladder.result import Expected, MethodOutcome
+from posterase.methods.base import Method, MethodResult
 from posterase.methods.refit import Refit, Start
 from posterase.methods.reweight import Reweight
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import (
     IMBALANCE,
@@ -68,11 +68,11 @@ def expect_refit(model: AbstractModel, draws: Draws, steps: float = 0.0) -> Expe
     return Expected(gradients, IMBALANCE * gradients / chains * seconds)
 
 
-def exceeds_cost_of_refit(tried: list[Rung], draws: Draws, *, is_warm: bool = False) -> bool:
+def exceeds_cost_of_refit(tried: list[MethodOutcome], draws: Draws, *, is_warm: bool = False) -> bool:
     """Whether the methods that were not accepted have taken more evaluations than a refit."""
-    steps = max((rung.steps for rung in tried), default=0.0)
+    steps = max((outcome.steps for outcome in tried), default=0.0)
     refit = least_refit_gradients(draws.n_chains, draws.n_draws, steps, is_warm=is_warm)
-    return sum(rung.cost.evaluations for rung in tried) > refit
+    return sum(outcome.cost.evaluations for outcome in tried) > refit
 
 
 class _TooLong(Exception):
@@ -80,43 +80,43 @@ class _TooLong(Exception):
 
 
 class Climb(NamedTuple):
-    """What every rung of one erasure is given, and held against."""
+    """What every method of one erasure is given, and held against."""
 
     model: AbstractModel
     kept: AbstractModel
     draws: Draws
-    removal: Removal
+    change: Change
     policy: Policy
     refits: list[Draws]
     spent: float
 
-    def take(self, key: Key[Array, ""], eraser: Eraser, before: Rung | None) -> Rung:
-        """Run a rung and judge it."""
+    def take(self, key: Key[Array, ""], method: Method, before: MethodOutcome | None) -> MethodOutcome:
+        """Run a method and judge it."""
         made = None if before is None else before.erased
         return self._judged(
-            eraser,
-            lambda: eraser(key, self.model, self.draws, self.removal, before=made),
-            lambda erased: self._judge(key, eraser, erased),
+            method,
+            lambda: method(key, self.model, self.draws, self.change, before=made),
+            lambda erased: self._judge(key, method, erased),
         )
 
     def refit(
         self,
         key: Key[Array, ""],
-        eraser: Refit,
-        tried: list[Rung],
+        method: Refit,
+        tried: list[MethodOutcome],
         doubts: list[Objection],
         show: Callable[[str], None],
-    ) -> Rung:
+    ) -> MethodOutcome:
         """Refit from the nearest draws that there are, unless it is expected to take too long."""
         n = self.draws.n_chains * self.draws.n_draws
         if self.policy.least_ess > MOST_EFFICIENCY * n:
             said = f"it returns {n} draws, as went in, and {self.policy.least_ess:.4g} effective ones are asked for"
-            return Rung("Refit", None, [Objection("ess", said, "draw more.")], 0.0)
+            return MethodOutcome("Refit", None, [Objection("ess", said, "draw more.")], 0.0)
         limit, started = self.policy.refit_seconds, time.perf_counter()
-        expected = None if eraser.sampler is not None else self.expected(tried)
+        expected = None if method.sampler is not None else self.expected(tried)
         if expected is not None:
             if limit is not None and expected.seconds > limit:
-                return Rung("Refit", None, [too_long(expected.seconds, limit)], 0.0, expected=expected)
+                return MethodOutcome("Refit", None, [too_long(expected.seconds, limit)], 0.0, expected=expected)
             show(str(expected))
 
         def report(what: str, left: float) -> None:
@@ -128,85 +128,89 @@ class Climb(NamedTuple):
         nearest = _nearest(tried, self.draws)
         if not tried:  # doubts led straight here: weights cost next to nothing
             nearest = self._weighted(key)
-        attempts: list[tuple[Erased, Rung]] = []
+        attempts: list[tuple[MethodResult, MethodOutcome]] = []
 
-        def objection(erased: Erased) -> str:
-            attempts.append((erased, self._judge(numbered(key, len(attempts)), eraser, erased, nearest)))
+        def objection(erased: MethodResult) -> str:
+            attempts.append((erased, self._judge(numbered(key, len(attempts)), method, erased, nearest)))
             # Another metric does not give many more effective draws than there are.
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
             return next((each.reason for each in attempts[-1][1].objections if each.cause != ignored), "")
 
-        def judge(erased: Erased) -> Rung:
+        def judge(erased: MethodResult) -> MethodOutcome:
             if not attempts:  # a recipe of SG-MCMC
-                return self._judge(key, eraser, erased)
-            moves = functools.reduce(Cost.plus, (rung.moves for _, rung in attempts))
+                return self._judge(key, method, erased)
+            moves = functools.reduce(Cost.plus, (outcome.moves for _, method in attempts))
             return dataclasses.replace(attempts[-1][1], moves=moves)
 
         apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
         start = Start(nearest, not apart, objection, report)
-        rung = self._judged(eraser, lambda: eraser.refit(key, self.model, self.draws, self.removal, start), judge)
-        return dataclasses.replace(rung, expected=expected)
+        outcome = self._judged(method, lambda: method.refit(key, self.model, self.draws, self.change, start), judge)
+        return dataclasses.replace(outcome, expected=expected)
 
     def _weighted(self, key: Key[Array, ""]) -> Draws:
         """The draws with weights of the kept posterior, where these can be computed."""
         try:
-            return Reweight()(key, self.model, self.draws, self.removal).draws
+            return Reweight()(key, self.model, self.draws, self.change).draws
         except Exception as error:
             if numerical_failure(error) is None:
                 raise
             return self.draws
 
-    def expected(self, tried: list[Rung]) -> Expected | None:
+    def expected(self, tried: list[MethodOutcome]) -> Expected | None:
         """What a refit would take; None where the gradient cannot be evaluated."""
         try:
-            return expect_refit(self.kept, self.draws, max((rung.steps for rung in tried), default=0.0))
+            return expect_refit(self.kept, self.draws, max((outcome.steps for outcome in tried), default=0.0))
         except Exception as error:
             if numerical_failure(error) is None:
                 raise
             return None
 
-    def _judged(self, eraser: Eraser, run: Callable[[], Erased], judge: Callable[[Erased], Rung]) -> Rung:
+    def _judged(
+        self, method: Method, run: Callable[[], MethodResult], judge: Callable[[MethodResult], MethodOutcome]
+    ) -> MethodOutcome:
         """Run a method and judge what it returns; what fails in it speaks against it."""
         started = time.perf_counter()
-        name, erased = type(eraser).__name__, None
+        name, erased = type(method).__name__, None
         try:
             erased = run()
             found = judge(erased)
         except _TooLong as error:
-            found = Rung(name, None, [too_long(*error.args)], 0.0)
+            found = MethodOutcome(name, None, [too_long(*error.args)], 0.0)
         except Exception as error:
             failed = numerical_failure(error)
             if failed is None:
                 raise
-            found = Rung(name, erased, [Objection("error", failed.problem, failed.advice)], 0.0)
+            found = MethodOutcome(name, erased, [Objection("error", failed.problem, failed.advice)], 0.0)
         return dataclasses.replace(found, seconds=time.perf_counter() - started)
 
-    def _judge(self, key: Key[Array, ""], eraser: Eraser, erased: Erased, near: Draws | None = None) -> Rung:
+    def _judge(
+        self, key: Key[Array, ""], method: Method, erased: MethodResult, near: Draws | None = None
+    ) -> MethodOutcome:
         """What a method returned, made into output, or what speaks against it.
 
         Chains that ran on the kept rows and diverged, disagree or remember too much are moved, which may mend them and
         tells whether it did.
         """
         objections = self.policy.objections(erased)
-        must_move = eraser.samples_anew and bool(objections) and {each.cause for each in objections} <= MENDED
+        must_move = method.samples_anew and bool(objections) and {each.cause for each in objections} <= MENDED
         if objections and not must_move:
-            return self._rung(eraser, erased, objections)
+            return self._rung(method, erased, objections)
         tails = self._tails(erased.draws)
         if tails.flat:
-            return self._rung(eraser, erased, [_improper(tails.flat)])
-        made = self._output(key, eraser, erased, must_move, near)
+            return self._rung(method, erased, [_improper(tails.flat)])
+        made = self._output(key, method, erased, must_move, near)
         if isinstance(made.result, Objection):
             if tails.distant and made.result.cause in NOT_COVERED:  # the cause of it
                 objections = [_distant(tails.distant)]
-            return self._rung(eraser, erased, objections or [made.result], made)
-        output, evidence = made.result, erased.evidence
-        if eraser.samples_anew and output.is_verified:
-            evidence = dataclasses.replace(evidence, rhat=_worst_rhat(output.draws), flaw=None, ess=output.ess)
+            return self._rung(method, erased, objections or [made.result], made)
+        output, diagnostics = made.result, erased.diagnostics
+        if method.samples_anew and output.is_verified:
+            diagnostics = dataclasses.replace(diagnostics, rhat=_worst_rhat(output.draws), flaw=None, ess=output.ess)
         if output.is_repaired:  # weights did not know of what the moves have mended
-            evidence = dataclasses.replace(evidence, epsilon=None)
-        erased = dataclasses.replace(erased, evidence=evidence)
+            diagnostics = dataclasses.replace(diagnostics, epsilon=None)
+        erased = dataclasses.replace(erased, diagnostics=diagnostics)
         objections = self.policy.objections(erased)
-        if not eraser.samples_anew:
+        if not method.samples_anew:
             objections = (
                 self.policy.too_few(output.ess)
                 or objections
@@ -214,12 +218,14 @@ class Climb(NamedTuple):
             )
         if tails.distant and not objections and (distant := self._tails(output.draws).distant):
             objections = [_distant(distant)]
-        return self._rung(eraser, erased, objections, made)
+        return self._rung(method, erased, objections, made)
 
-    def _rung(self, eraser: Eraser, erased: Erased, objections: list[Objection], made: Attempt | None = None) -> Rung:
+    def _rung(
+        self, method: Method, erased: MethodResult, objections: list[Objection], made: Attempt | None = None
+    ) -> MethodOutcome:
         output = made.result if made is not None and isinstance(made.result, Output) else None
-        return Rung(
-            name=type(eraser).__name__,
+        return MethodOutcome(
+            name=type(method).__name__,
             erased=erased,
             objections=objections,
             seconds=0.0,
@@ -241,11 +247,11 @@ class Climb(NamedTuple):
         return [Objection("budget", said, "")]
 
     def _output(
-        self, key: Key[Array, ""], eraser: Eraser, erased: Erased, must_move: bool, near: Draws | None
+        self, key: Key[Array, ""], method: Method, erased: MethodResult, must_move: bool, near: Draws | None
     ) -> Attempt:
         """Draws that may leave memory, or what speaks against them."""
-        request = Request(self.model, self.kept, self.removal, self.policy, self.draws, near)
-        return make_output(numbered(key, OUTPUT), eraser, erased, request, must_move=must_move)
+        request = Request(self.model, self.kept, self.change, self.policy, self.draws, near)
+        return make_output(numbered(key, OUTPUT), method, erased, request, must_move=must_move)
 
     def _tails(self, draws: Draws) -> Tails:
         """Where the kept density does not fall off around draws."""
@@ -255,10 +261,10 @@ class Climb(NamedTuple):
         return flat_tails(LogDensity(self.kept), thetas, base_weights(draws).ravel(), like)
 
 
-def _nearest(tried: list[Rung], draws: Draws) -> Draws:
+def _nearest(tried: list[MethodOutcome], draws: Draws) -> Draws:
     """The draws that are nearest to the kept posterior: those that were moved last, if any; else the last method's."""
-    moved = [rung.moved for rung in tried if rung.moved is not None]
-    made = [rung.erased.draws for rung in tried if rung.erased is not None]
+    moved = [outcome.moved for outcome in tried if outcome.moved is not None]
+    made = [outcome.erased.draws for outcome in tried if outcome.erased is not None]
     return [draws, *made, *moved][-1]
 
 
@@ -284,9 +290,9 @@ def _worst_rhat(draws: Draws) -> float:
     return max(mixing(draws)[0].values())
 
 
-def _jeffreys(erased: Erased, refits: list[Draws]) -> Estimate | None:
-    """Of the rung's draws as they are moved, before weights."""
-    log_weights_at, moved = erased.evidence.log_weights_at, erased.evidence.moved
+def _jeffreys(erased: MethodResult, refits: list[Draws]) -> Estimate | None:
+    """Of the method's draws as they are moved, before weights."""
+    log_weights_at, moved = erased.diagnostics.log_weights_at, erased.diagnostics.moved
     if not refits:
         return None
     from posterase.metrics.divergence import moved_jeffreys  # imports scipy.stats, which takes a second

@@ -3,7 +3,7 @@
     result = pe.erase(model, draws, rows=[3, 17, 42], random_seed=0)
 
 The ladder is `Reweight`, `Transport` and `Refit`, from a warm start; without a refit, `Rejuvenate` is the last. Each
-rung's diagnostics are held against the policy; the first that passes is accepted, and nothing after it is run. Where
+method's diagnostics are held against the policy; the first that passes is accepted, and nothing after it is run. Where
 none passes the verdict is a refusal that says why and what to do, and there are no draws to take by mistake.
 `Policy(refit=False)` ends the ladder before the refit, and `Policy(refit_seconds=…)` where it would take longer.
 
@@ -38,15 +38,15 @@ from posterase.ladder.climb import TOO_EXPENSIVE, Climb, exceeds_cost_of_refit
 from posterase.ladder.output import MOST_PARAMETERS, is_network
 from posterase.ladder.policy import ENOUGH_ESS, Policy
 from posterase.ladder.reasons import ADD, ALLOW, make_verdict
-from posterase.ladder.result import Erasure, Rung
-from posterase.methods.base import Eraser
+from posterase.ladder.result import MethodOutcome, Result
+from posterase.methods.base import Method
 from posterase.methods.refit import Refit
 from posterase.methods.rejuvenate import Rejuvenate
 from posterase.methods.reweight import Reweight
 from posterase.methods.transport import Transport
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.model.stored import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.failures import raises_own_errors
@@ -83,10 +83,10 @@ DISAGREE = f"R̂ of the draws that went in is above {NOTED_RHAT} for some parame
 
 SAMPLE_AGAIN = "keep the chains that moved, or sample again from other starting points."
 
-Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Removal
+Selection = ArrayLike | Sequence[Any] | Mapping[str, Any] | str | Change
 """Rows as people name them: `erase` says how."""
 
-RUNGS: tuple[Eraser, ...] = (Reweight(), Transport(), Rejuvenate())
+LADDER: tuple[Method, ...] = (Reweight(), Transport(), Rejuvenate())
 """The ladder, but for the refit."""
 
 
@@ -102,12 +102,12 @@ def erase(
     random_seed: Key[Array, ""] | int | None = None,
     key: Key[Array, ""] | int | None = None,
     policy: Policy | None = None,
-    rungs: Sequence[Eraser] | None = None,
+    methods: Sequence[Method] | None = None,
     refits: Draws | Sequence[Draws] | None = None,
     spent: float = 0.0,
     progress: bool | None = None,
     mesh: Mesh | None = None,
-) -> Erasure:
+) -> Result:
     """Erase rows from the draws of a model's posterior.
 
     Parameters
@@ -126,11 +126,11 @@ def erase(
         Another name of `random_seed`.
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
-    rungs
-        Erasers to climb, cheapest first. None: `Reweight`, `Transport`, and `Refit`. Where the policy forbids a refit,
+    methods
+        Methods to climb, cheapest first. None: `Reweight`, `Transport`, and `Refit`. Where the policy forbids a refit,
         `Rejuvenate` in its place, unless gradients come from another program (Stan): it costs about what a refit costs.
     refits
-        Draws of the kept posterior to compare with, where they are at hand: each rung's Jeffreys divergence from them.
+        Draws of the kept posterior to compare with, where they are at hand: each method's Jeffreys divergence from them.
     spent
         What earlier erasures of this posterior have spent; `result.erase(rows)` fills it in.
     progress
@@ -148,7 +148,7 @@ def erase(
     ... )
     >>> draws = pe.Draws({"mu": y.sum() / 101 + rng.normal(size=(4, 500)) / np.sqrt(101)})
     >>> result = pe.erase(model, draws, rows=[3, 17, 42])
-    >>> result.verdict.rung
+    >>> result.verdict.method
     'Reweight'
     """
     check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
@@ -158,7 +158,7 @@ def erase(
     typed = key_from(random_seed, key)
     if typed is None:
         typed = fresh_key() if mesh is None else sharding.agree_on_key(fresh_key())
-    removal, went_along = _removal(model, draws, rows)
+    change, went_along = _removal(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
         check_type(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
@@ -172,59 +172,58 @@ def erase(
         raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
-    climbed = _ladder(rungs, policy, model, draws)
-    next_key = numbered(typed, len(climbed))  # those before it are for the rungs
-    kept = model.without(removal)
+    climbed = _ladder(methods, policy, model, draws)
+    next_key = numbered(typed, len(climbed))  # those before it are for the methods
+    kept = model.without(change)
     agreement = chain_agreement(draws)
     doubts = _doubts(draws, agreement, policy, spent)
     if not isinstance(model, StoredLikelihoods):
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
         thetas, like = unconstrained(model, draws)
-        small = thetas.shape[1] <= MOST_PARAMETERS and not model.gradients_are_dear
+        small = thetas.shape[1] <= MOST_PARAMETERS and not model.gradients_are_expensive
         if mesh is None and small and not doubts and not all(each.samples_anew for each in climbed):
             half = int(np.bincount(first_half(draws.n_chains, draws.n_draws)).max())
             for program in lower_kernels(LogDensity(kept), like, thetas, half):
                 compile_in_background(program)
         import_in_background("arviz_stats.base")
-        _check_additivity(model, draws, removal)
+        _check_additivity(model, draws, change)
         full = LogDensity(model)
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
-        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like, scores)
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, change), thetas, like, scores)
         if not doubts:  # chains that disagree have a cause of their own
             groups = independent_groups(draws, min(effective_draws(draws).values()), draws.first_places())
             check_draws(full, thetas, like, scores, draws.n_chains, groups)
     came = draws.container
-    draws = draws.without(removal.row_ids, kept)
+    draws = draws.without(change.row_ids, kept)
     if doubts:
-        climbed = [eraser for eraser in climbed if eraser.samples_anew]
+        climbed = [method for method in climbed if method.samples_anew]
     had = effective_draws(draws) if draws.log_weights is None else parameter_ess(draws)
     own = policy.for_draws(had, can_move=not isinstance(model, StoredLikelihoods))
-    tried: list[Rung] = []
+    tried: list[MethodOutcome] = []
     with sharding.over(mesh), shown("erasing", len(climbed), progress) as report:
         spread = model.spread()
-        climb = Climb(
-            spread, kept if spread is model else spread.without(removal), draws, removal, own, compared, spent
-        )
+        climb = Climb(spread, kept if spread is model else spread.without(change), draws, change, own, compared, spent)
         ends_in_refit = bool(climbed) and climbed[-1].samples_anew
-        for number, eraser in enumerate(climbed):
-            if not eraser.samples_anew and exceeds_cost_of_refit(tried, draws, is_warm=ends_in_refit):
+        for number, method in enumerate(climbed):
+            if not method.samples_anew and exceeds_cost_of_refit(tried, draws, is_warm=ends_in_refit):
                 if TOO_EXPENSIVE not in tried[-1].objections:
-                    tried.append(Rung(type(eraser).__name__, None, [TOO_EXPENSIVE], 0.0))
+                    tried.append(MethodOutcome(type(method).__name__, None, [TOO_EXPENSIVE], 0.0))
                 continue
-            own_key, show = numbered(typed, number), functools.partial(_show, report, eraser, number)
-            if isinstance(eraser, Refit):
-                tried.append(climb.refit(own_key, eraser, tried, doubts, show))
+            own_key, show = numbered(typed, number), functools.partial(_show, report, method, number)
+            if isinstance(method, Refit):
+                tried.append(climb.refit(own_key, method, tried, doubts, show))
             else:
                 show("")
-                before = next((rung for rung in reversed(tried) if TOO_EXPENSIVE not in rung.objections), None)
-                tried.append(climb.take(own_key, eraser, before))
+                before = next((method for outcome in reversed(tried) if TOO_EXPENSIVE not in outcome.objections), None)
+                tried.append(climb.take(own_key, method, before))
             if not tried[-1].objections:
                 break
     tried = [
-        dataclasses.replace(rung, erased=rung.erased and rung.erased.without_full_model(), moved=None) for rung in tried
+        dataclasses.replace(outcome, erased=outcome.erased and outcome.erased.without_full_model(), moved=None)
+        for outcome in tried
     ]
     if mesh is not None:
-        tried = [rung.at_home() for rung in tried]
+        tried = [outcome.at_home() for outcome in tried]
     way_out = _way_out(model, policy, climbed)
     weaknesses = _weaknesses(draws, had, agreement)
     if came is None and not isinstance(model, StoredLikelihoods):
@@ -246,10 +245,10 @@ def erase(
         after = 0.0 if last.samples_anew else spent + spends
         verdict = dataclasses.replace(verdict, spends=spends, left=max(policy.budget - after, 0.0))
     model = kept if output is None or not isinstance(kept, StoredLikelihoods) else output.model
-    return Erasure(verdict, tried, model, draws, compared, removal.n_rows, policy, after, next_key, own.least_ess)
+    return Result(verdict, tried, model, draws, compared, change.n_rows, policy, after, next_key, own.least_ess)
 
 
-def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Eraser]) -> str:
+def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Method]) -> str:
     """What is left to do after a refusal."""
     if isinstance(model, StoredLikelihoods):
         return GIVE_THE_MODEL
@@ -258,46 +257,46 @@ def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Eraser]) ->
     return "" if any(each.samples_anew for each in methods) else ADD
 
 
-def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Eraser], list[Objection]]:
+def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Method], list[Objection]]:
     """The methods that `erase` would try, in order; and what speaks against anything but a refit."""
     doubts = _doubts(draws, chain_agreement(draws), policy, 0.0)
     methods = _ladder(None, policy, model, draws)
     return [each for each in methods if not doubts or each.samples_anew], doubts
 
 
-def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Removal, tuple[Note, ...]]:
+def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Change, tuple[Note, ...]]:
     """The rows that were meant, with those that hold their values as covariates; and what to note of the latter.
 
     In a regression on lagged values, the row after a removed one has a covariate that is gone. It is dropped, as it is
     from a table with a missing value. Its own value stays a covariate of the row after it, so this ends there.
     """
     table = table_of(model.data, model.present) if draws.container is None else draws.container.table
-    removal = model.removal(rows.row_ids if isinstance(rows, Removal) else table.select(rows))
-    holding = lagged(table, removal.row_ids)
+    change = model.change(remove=rows.row_ids if isinstance(rows, Change) else table.select(rows))
+    holding = lagged(table, change.row_ids)
     along = len(holding.rows)
     if not along:
-        return removal, ()
+        return change, ()
     said = (
         f"{along} more row{'s' if along > 1 else ''} dropped, since covariates held removed values ({holding.how}); "
         "their own observed values stay covariates of later rows, unless these rows are named too"
     )
-    everything = np.union1d(removal.row_ids, holding.rows)
+    everything = np.union1d(change.row_ids, holding.rows)
     if len(everything) == model.n_rows:
         raise NothingKeptError(
-            f"{removal.n_rows} rows were named, and the other {along} hold removed values ({holding.how}).",
+            f"{change.n_rows} rows were named, and the other {along} hold removed values ({holding.how}).",
             "remove fewer rows; or leave the columns that hold other rows' values out of the model.",
         )
-    return model.removal(everything), (Note("rows", said),)
+    return model.change(remove=everything), (Note("rows", said),)
 
 
-def _check_additivity(model: AbstractModel, draws: Draws, removal: Removal) -> None:
+def _check_additivity(model: AbstractModel, draws: Draws, change: Change) -> None:
     """Once for each kind of model: whether rows look at each other is a property of its functions."""
-    if model.checked_each_time:
-        model.check_additivity(draws, removal, samples=1)
+    if model.check_every_change:
+        model.check_additivity(draws, change, samples=1)
         return
     leaves, structure = jax.tree.flatten(model)
     kind = ("additive", structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves))
-    once(kind, lambda: model.check_additivity(draws, removal, samples=1))
+    once(kind, lambda: model.check_additivity(draws, change, samples=1))
 
 
 def _doubts(draws: Draws, agreement: dict[str, ChainAgreement], policy: Policy, spent: float) -> list[Objection]:
@@ -331,26 +330,28 @@ def _weaknesses(draws: Draws, had: Mapping[str, float], agreement: dict[str, Cha
     return (*few, *([DISAGREE] if apart else []))
 
 
-def _ladder(rungs: Sequence[Eraser] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Eraser]:
-    if rungs is None:
+def _ladder(methods: Sequence[Method] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Method]:
+    if methods is None:
         can_refit = policy.refit and not is_network(draws)
-        chosen = [each for each in RUNGS if not (each.takes_many_gradients and (can_refit or model.gradients_are_dear))]
+        chosen = [
+            each for each in LADDER if not (each.takes_many_gradients and (can_refit or model.gradients_are_expensive))
+        ]
         if can_refit:
             chosen.append(Refit())
         if isinstance(model, StoredLikelihoods):
-            chosen = [eraser for eraser in chosen if not eraser.needs_density]
+            chosen = [method for method in chosen if not method.needs_density]
     else:
-        chosen = list(rungs)
-        for eraser in chosen:
-            check_type(eraser, Eraser, "rungs", "pass erasers: [pe.Reweight(), pe.Transport()].")
+        chosen = list(methods)
+        for method in chosen:
+            check_type(method, Method, "methods", "pass methods: [pe.Reweight(), pe.Transport()].")
         if not chosen:
-            raise InvalidOptionError("rungs is empty.", "name at least one eraser, or leave it out.")
-        if not policy.refit and any(eraser.samples_anew for eraser in chosen):
+            raise InvalidOptionError("methods is empty.", "name at least one method, or leave it out.")
+        if not policy.refit and any(method.samples_anew for method in chosen):
             raise InvalidOptionError(
-                "rungs holds a refit, which the policy does not allow.", "leave refit=False out of the policy."
+                "methods holds a refit, which the policy does not allow.", "leave refit=False out of the policy."
             )
     return chosen
 
 
-def _show(report: Callable[[str, int], None], eraser: Eraser, number: int, what: str) -> None:
-    report(f"{type(eraser).__name__}, {what}" if what else type(eraser).__name__, number)
+def _show(report: Callable[[str, int], None], method: Method, number: int, what: str) -> None:
+    report(f"{type(method).__name__}, {what}" if what else type(method).__name__, number)

@@ -109,7 +109,7 @@ def match_refits(
     verdict = Verdict(
         accepted=not reasons,
         kind="refused" if reasons else "matched empirically",
-        rung="" if reasons else "a match with refits",
+        method="" if reasons else "a match with refits",
         reason=f"{'; '.join(reasons)} ({against})" if reasons else f"matched empirically {against}; {told}",
         public_reason=f"the predictions {'do not match' if reasons else 'match'} those of {len(refits)} refits",
         advice="continue longer on the kept rows, shift with another curvature, or refit." if reasons else "",

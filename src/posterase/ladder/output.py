@@ -32,10 +32,10 @@ from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
 from posterase.errors import NonFiniteDrawsError
 from posterase.ladder.policy import Policy
-from posterase.methods.base import Erased, Eraser, check_in_support, replaced
+from posterase.methods.base import Method, MethodResult, check_in_support, replaced
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
@@ -144,7 +144,7 @@ class Request(NamedTuple):
 
     model: AbstractModel
     kept: AbstractModel
-    removal: Removal
+    change: Change
     policy: Policy
     before: Draws
     """The draws that went in."""
@@ -167,7 +167,7 @@ class Request(NamedTuple):
 
 
 def make_output(
-    key: Key[Array, ""], method: Eraser, erased: Erased, request: Request, *, must_move: bool = False
+    key: Key[Array, ""], method: Method, erased: MethodResult, request: Request, *, must_move: bool = False
 ) -> Attempt:
     """Draws that may leave memory, from what a method returned, or why there are none.
 
@@ -196,10 +196,10 @@ def _width(draws: Draws) -> int:
 
 
 def _make_output_of_chains(
-    random: np.random.Generator, method: Eraser, erased: Erased, request: Request, *, must_move: bool
+    random: np.random.Generator, method: Method, erased: MethodResult, request: Request, *, must_move: bool
 ) -> Attempt:
     """Output of chains that ran on the kept rows: they hold nothing of the removed rows, and need not be moved."""
-    unmoved = Output(erased.draws, request.kept, method.origin, erased.evidence.ess)
+    unmoved = Output(erased.draws, request.kept, method.origin, erased.diagnostics.ess)
     if isinstance(request.model, StoredLikelihoods) or is_network(erased.draws):
         return Attempt(unmoved)
     visits = _visit_modes(random, erased, request)
@@ -217,21 +217,21 @@ def _make_output_of_chains(
     return attempt._replace(cost=cost)
 
 
-def _visit_modes(random: np.random.Generator, erased: Erased, request: Request) -> Visits:
+def _visit_modes(random: np.random.Generator, erased: MethodResult, request: Request) -> Visits:
     """Which modes chains visit."""
     thetas, like = unconstrained(request.kept, erased.draws)
     half = len(thetas) // 2
     halves = thetas[: 2 * half].reshape(2, half, -1)
 
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), flat, like)
+        return evaluate_at(RemovedLogLikelihood(request.model, request.change), flat, like)
 
     return visit_modes(random, LogDensity(request.kept), like, halves, request.halves(random), removed_at)
 
 
 def _moved(
     random: np.random.Generator,
-    erased: Erased,
+    erased: MethodResult,
     request: Request,
     origin: Origin,
     most_refits: float,
@@ -240,7 +240,7 @@ def _moved(
 ) -> Attempt:
     """The draws resampled, moved and verified, or what speaks against them."""
     draws, least = erased.draws, max(request.policy.least_ess, FEWEST) * (SPARE if is_suspect else 1)
-    is_expensive = request.model.gradients_are_dear
+    is_expensive = request.model.gradients_are_expensive
     chains, length = draws.n_chains, draws.n_draws
     thetas, like = unconstrained(request.kept, draws)
     weights, half = base_weights(draws).ravel(), first_half(chains, length)
@@ -267,7 +267,7 @@ def _moved(
     def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.
         padded = flat if is_expensive else np.resize(flat, (ancestors.size, flat.shape[1]))
-        return evaluate_at(RemovedLogLikelihood(request.model, request.removal), padded, like)[: len(flat)]
+        return evaluate_at(RemovedLogLikelihood(request.model, request.change), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
     known = request.halves(random)
@@ -367,7 +367,7 @@ def _resampled(
     return np.stack(halves)
 
 
-def _subset(random: np.random.Generator, method: Eraser, erased: Erased, request: Request) -> Output | Objection:
+def _subset(random: np.random.Generator, method: Method, erased: MethodResult, request: Request) -> Output | Objection:
     """Draws as they are, each kept with probability w / max w."""
     draws = erased.draws
     n = draws.n_chains * draws.n_draws

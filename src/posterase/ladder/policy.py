@@ -11,7 +11,7 @@ from typing import Any
 from posterase.draws.objections import Objection
 from posterase.errors import InvalidOptionError
 from posterase.ladder.verdict import FINEST_EPSILON, Margin, epsilon_text
-from posterase.methods.base import Erased
+from posterase.methods.base import MethodResult
 from posterase.numerics.weights import total_variation
 from posterase.runtime.checks import check_type
 from posterase.runtime.text import did_you_mean
@@ -22,7 +22,7 @@ ENOUGH_ESS = 400.0
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """Thresholds that a rung must pass, and what may be done to pass them.
+    """Thresholds that a method must pass, and what may be done to pass them.
 
     Examples
     --------
@@ -96,22 +96,22 @@ class Policy:
         """The fewest effective draws, where nothing is known of the draws that go in."""
         return ENOUGH_ESS if self.ess is None else self.ess
 
-    def margin(self, erased: Erased) -> Margin:
+    def margin(self, erased: MethodResult) -> Margin:
         """How far the diagnostics that passed are from their limits."""
-        evidence = erased.evidence
-        limit = evidence.threshold if self.pareto_k is None else self.pareto_k
-        wide = evidence.least_ess >= 2 * self.least_ess
-        if evidence.pareto_k is not None and limit is not None:
-            wide &= evidence.pareto_k <= limit / 2
-        if evidence.epsilon is not None:
-            wide &= evidence.epsilon.value <= self.epsilon / 2
-        if evidence.residual is not None:
-            wide &= evidence.residual <= self.residual / 2
-        if evidence.rhat is not None:
-            wide &= evidence.rhat - 1 <= (self.rhat - 1) / 2
+        diagnostics = erased.diagnostics
+        limit = diagnostics.threshold if self.pareto_k is None else self.pareto_k
+        wide = diagnostics.least_ess >= 2 * self.least_ess
+        if diagnostics.pareto_k is not None and limit is not None:
+            wide &= diagnostics.pareto_k <= limit / 2
+        if diagnostics.epsilon is not None:
+            wide &= diagnostics.epsilon.value <= self.epsilon / 2
+        if diagnostics.residual is not None:
+            wide &= diagnostics.residual <= self.residual / 2
+        if diagnostics.rhat is not None:
+            wide &= diagnostics.rhat - 1 <= (self.rhat - 1) / 2
         return "wide" if wide else "narrow"
 
-    def objections(self, erased: Erased) -> list[Objection]:
+    def objections(self, erased: MethodResult) -> list[Objection]:
         """Why what a method measured is not enough; nothing where it is.
 
         Examples
@@ -119,39 +119,39 @@ class Policy:
         >>> import numpy as np, posterase as pe
         >>> model = pe.Model(lambda p: 0.0, lambda p, y: -0.5 * (y - p["m"]) ** 2, np.zeros(100))
         >>> draws = pe.Draws({"m": np.random.default_rng(0).normal(0, 0.1, size=(4, 500))})
-        >>> pe.Policy().objections(pe.Reweight()(0, model, draws, model.removal([3])))
+        >>> pe.Policy().objections(pe.Reweight()(0, model, draws, model.change(remove=[3])))
         []
         """
-        evidence = erased.evidence
-        found = [] if evidence.flaw is None else [evidence.flaw]
-        if evidence.pareto_k is not None and evidence.threshold is not None:
-            limit = evidence.threshold if self.pareto_k is None else self.pareto_k
-            if evidence.pareto_k == float("inf"):
+        diagnostics = erased.diagnostics
+        found = [] if diagnostics.flaw is None else [diagnostics.flaw]
+        if diagnostics.pareto_k is not None and diagnostics.threshold is not None:
+            limit = diagnostics.threshold if self.pareto_k is None else self.pareto_k
+            if diagnostics.pareto_k == float("inf"):
                 found.append(Objection("pareto_k", "k̂ cannot be estimated from these draws", "use more draws."))
-            elif not evidence.pareto_k <= limit:
-                reason = f"k̂ {evidence.pareto_k:.2f} above {limit:.2f}"
+            elif not diagnostics.pareto_k <= limit:
+                reason = f"k̂ {diagnostics.pareto_k:.2f} above {limit:.2f}"
                 found.append(Objection("pareto_k", reason, "use more draws."))
-        if evidence.residual is not None and not evidence.residual <= self.residual:
-            reason = f"the solver left {evidence.residual:.0%}"
+        if diagnostics.residual is not None and not diagnostics.residual <= self.residual:
+            reason = f"the solver left {diagnostics.residual:.0%}"
             found.append(Objection("residual", reason, "use another solver, or more steps."))
-        if evidence.rhat is not None and not evidence.rhat <= self.rhat:
-            reason = f"R̂ {evidence.rhat:.3f} above {self.rhat:g}"
+        if diagnostics.rhat is not None and not diagnostics.rhat <= self.rhat:
+            reason = f"R̂ {diagnostics.rhat:.3f} above {self.rhat:g}"
             found.append(Objection("rhat", reason, "use more draws or a longer warm-up."))
-        elif evidence.rhat is None and erased.samples_anew:
+        elif diagnostics.rhat is None and erased.samples_anew:
             found.append(Objection("rhat not measured", "R̂ of the new chains was not measured", "measure it."))
-        found += self.too_few(evidence.ess)
-        if evidence.epsilon is not None and not found and not evidence.epsilon.value <= self.epsilon:
-            reason = f"{epsilon_text(evidence.epsilon)} above {self.epsilon:g}"
+        found += self.too_few(diagnostics.ess)
+        if diagnostics.epsilon is not None and not found and not diagnostics.epsilon.value <= self.epsilon:
+            reason = f"{epsilon_text(diagnostics.epsilon)} above {self.epsilon:g}"
             found.append(Objection("epsilon", reason, "use more draws."))
-        if self.need_epsilon and evidence.epsilon is None and not erased.samples_anew:
+        if self.need_epsilon and diagnostics.epsilon is None and not erased.samples_anew:
             reason = "ε not measured, which the policy needs"
             found.append(Objection("epsilon not measured", reason, "remove fewer rows at a time."))
         return found
 
-    def brief(self, erased: Erased) -> str:
+    def brief(self, erased: MethodResult) -> str:
         """One line for a table: "passed, k̂ 0.31" or "not passed: k̂ 0.93 above 0.70"."""
         found = self.objections(erased)
-        return f"not passed: {found[0].reason}" if found else f"passed, {erased.diagnostics.brief}"
+        return f"not passed: {found[0].reason}" if found else f"passed, {erased.details.brief}"
 
     def too_few(self, ess: Mapping[str, float]) -> list[Objection]:
         """Whether some parameter has too few effective draws."""
@@ -161,7 +161,7 @@ class Policy:
         reason = f"{ess[worst]:.0f} effective draws of {worst}, below {self.least_ess:.4g}"
         return [Objection("ess", reason, "use more draws.")]
 
-    def spends(self, erased: Erased, missed: float | None = None) -> float:
+    def spends(self, erased: MethodResult, missed: float | None = None) -> float:
         """What accepting this adds to the budget, in total variation; nothing for a refit.
 
         The smaller of min(1, √(ε/2)), where ε was measured, with its error added, and of what verification may have
@@ -169,7 +169,7 @@ class Policy:
         """
         if erased.samples_anew:
             return 0.0
-        epsilon = erased.evidence.epsilon
+        epsilon = erased.diagnostics.epsilon
         if epsilon is None:
             measured = 1.0
         else:  # a small ε from few draws is mostly noise

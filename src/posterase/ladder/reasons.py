@@ -8,16 +8,16 @@ from posterase.draws.notes import Note
 from posterase.draws.objections import Objection
 from posterase.ladder.climb import TOO_EXPENSIVE
 from posterase.ladder.policy import Policy
-from posterase.ladder.result import Rung
+from posterase.ladder.result import MethodOutcome
 from posterase.ladder.verdict import Verdict, epsilon_text
 
 ALLOW = "allow a refit: policy=pe.Policy(refit=True)."
 
-ADD = "add pe.Refit() to rungs."
+ADD = "add pe.Refit() to methods."
 
 
 def make_verdict(
-    tried: list[Rung],
+    tried: list[MethodOutcome],
     had: Mapping[str, float],
     policy: Policy,
     doubts: list[Objection],
@@ -32,7 +32,7 @@ def make_verdict(
         return Verdict(False, "refused", "", reason, advice, page, public_reason=public)
     about_input = tuple(doubt.public for doubt in doubts)
     last = tried[-1]
-    shown = last.evidence
+    shown = last.diagnostics
     if last.objections or last.erased is None or shown is None:
         return _refusal(tried, had, policy, doubts, way_out)
     if last.erased.samples_anew:
@@ -69,17 +69,17 @@ def make_verdict(
 
 
 def _refusal(
-    tried: list[Rung], had: Mapping[str, float], policy: Policy, doubts: list[Objection], way_out: str
+    tried: list[MethodOutcome], had: Mapping[str, float], policy: Policy, doubts: list[Objection], way_out: str
 ) -> Verdict:
     """Why nothing passed, and what to do about it."""
     last = tried[-1]
     named = tried[-2:] if TOO_EXPENSIVE in last.objections else tried[-1:]
-    causes = [rung.objections[0].cause for rung in tried]
+    causes = [outcome.objections[0].cause for outcome in tried]
     if "improper" in causes and last.objections[0].cause != "improper":  # no sampler gets along with that
         named = [tried[causes.index("improper")], *named]
-    reason = "; ".join(f"{rung.name}: {rung.objections[0].reason}" for rung in named)
+    reason = "; ".join(f"{outcome.name}: {outcome.objections[0].reason}" for outcome in named)
     worst = min(had, key=lambda name: had[name])
-    public = "; ".join(f"{rung.name}: {rung.objections[0].public}" for rung in named)
+    public = "; ".join(f"{outcome.name}: {outcome.objections[0].public}" for outcome in named)
     advice, page = [], named[0].objections[0].page
     if doubts:
         page = doubts[0].page

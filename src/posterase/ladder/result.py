@@ -16,8 +16,8 @@ from posterase.errors import RefusedError
 from posterase.ladder.output import Output
 from posterase.ladder.policy import Policy
 from posterase.ladder.verdict import Verdict, plain, rounded, rounded_up
-from posterase.methods.base import Erased
-from posterase.methods.diagnostics import Evidence
+from posterase.methods.base import MethodResult
+from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
 from posterase.numerics.cost import (
     Cost,
@@ -45,12 +45,12 @@ class Expected(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rung:
-    """A rung that was tried."""
+class MethodOutcome:
+    """A method that was tried."""
 
     name: str
-    erased: Erased | None
-    """None where the rung ended in an error."""
+    erased: MethodResult | None
+    """None where the method ended in an error."""
     objections: list[Objection]
     """Why it was not accepted; empty where it was."""
     seconds: float
@@ -59,7 +59,7 @@ class Rung:
     moves: Cost = NO_COST
     """What the moves of its output took, whether or not they were accepted."""
     jeffreys: Estimate | None = None
-    """KL both ways between the rung's draws, before their weights, and the refit's; where refit draws were given."""
+    """KL both ways between the method's draws, before their weights, and the refit's; where refit draws were given."""
     expected: Expected | None = None
     """What a refit was expected to take before it started."""
     steps: float = 0.0
@@ -72,22 +72,22 @@ class Rung:
         """Effective draws of each parameter: of the draws that are returned, or of those that were tried."""
         if self.output is not None:
             return self.output.ess
-        return {} if self.evidence is None else self.evidence.ess
+        return {} if self.diagnostics is None else self.diagnostics.ess
 
     @property
     def cost(self) -> Cost:
         """Of the method and of the moves of its output."""
-        return self.moves if self.evidence is None else self.moves.plus(self.evidence.cost)
+        return self.moves if self.diagnostics is None else self.moves.plus(self.diagnostics.cost)
 
-    def at_home(self) -> Rung:
+    def at_home(self) -> MethodOutcome:
         """The same, its draws as plain arrays that no mesh of devices holds."""
         output = self.output and dataclasses.replace(self.output, draws=sharding.home(self.output.draws))
         return dataclasses.replace(self, erased=self.erased and self.erased.at_home(), output=output)
 
     @property
-    def evidence(self) -> Evidence | None:
-        """What the rung showed."""
-        return None if self.erased is None else self.erased.evidence
+    def diagnostics(self) -> Diagnostics | None:
+        """What the method showed."""
+        return None if self.erased is None else self.erased.diagnostics
 
     def to_dict(self) -> dict[str, Any]:
         """For certificates, reports and logs: without figures."""
@@ -100,7 +100,7 @@ class Rung:
 
     def diagnostics_dict(self) -> dict[str, Any]:
         """All figures. They contain information about the removed rows."""
-        shown = self.evidence
+        shown = self.diagnostics
         figures: dict[str, Any] = {}
         if shown is not None:
             names = "pareto_k", "threshold", "epsilon", "before_weights", "residual", "rhat", "log_evidence_ratio"
@@ -123,11 +123,11 @@ class Rung:
 
 
 @dataclasses.dataclass(frozen=True)
-class Erasure:
+class Result:
     """What `erase` returns: draws, verdict, and how they came about."""
 
     verdict: Verdict
-    rungs: list[Rung]
+    methods: list[MethodOutcome]
     model: AbstractModel
     """The model of the kept rows, ready for the next request: rows keep their ids."""
     before: Draws
@@ -168,30 +168,30 @@ class Erasure:
         """The draws in the container that they came in, without the removed rows."""
         return self.draws.to_arviz()
 
-    def _accepted(self) -> Rung:
+    def _accepted(self) -> MethodOutcome:
         if not self.verdict.accepted:
             raise RefusedError(
                 f"the erasure was refused: {self.verdict.reason}",
-                f"{self.verdict.advice} What each rung made is in result.rungs, at your own risk.",
+                f"{self.verdict.advice} What each method made is in result.outcomes, at your own risk.",
             )
-        return self.rungs[-1]
+        return self.outcomes[-1]
 
     @property
-    def evidence(self) -> Evidence | None:
-        """What the rung showed that the draws are of."""
-        return self.rungs[-1].evidence if self.rungs else None
+    def diagnostics(self) -> Diagnostics | None:
+        """What the method showed that the draws are of."""
+        return self.outcomes[-1].diagnostics if self.outcomes else None
 
     @property
     def jeffreys(self) -> Estimate | None:
-        """From the refits that were given, of that rung's draws before their weights."""
-        return self.rungs[-1].jeffreys if self.rungs else None
+        """From the refits that were given, of that method's draws before their weights."""
+        return self.outcomes[-1].jeffreys if self.outcomes else None
 
     @property
     def seconds(self) -> float:
-        """What the request took, rungs that did not pass included."""
-        return sum((rung.seconds for rung in self.rungs), 0.0)
+        """What the request took, methods that did not pass included."""
+        return sum((outcome.seconds for outcome in self.outcomes), 0.0)
 
-    def erase(self, rows: Any, **options: Any) -> Erasure:
+    def erase(self, rows: Any, **options: Any) -> Result:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
         own = {"policy": self.policy, "spent": self.spent}
         if options.get("key") is None and options.get("random_seed") is None:
@@ -201,10 +201,10 @@ class Erasure:
         return erase(self.model, self.draws, rows, **{**own, **options})
 
     def __str__(self) -> str:
-        if not self.rungs:
+        if not self.outcomes:
             return f"{self._rows}: {self.verdict}"
-        header = ("rung", "k̂", "ESS", "ε", "Jeffreys", "evaluations", "seconds", "")
-        lines = [header] + [_line(rung) for rung in self.rungs]
+        header = ("method", "k̂", "ESS", "ε", "Jeffreys", "evaluations", "seconds", "")
+        lines = [header] + [_line(outcome) for outcome in self.outcomes]
         if not self.refits:
             lines = [line[:4] + line[5:] for line in lines]
         widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]) - 1)]
@@ -231,7 +231,7 @@ class Erasure:
         return {"text/plain": self.public_text(), "text/html": self._repr_html_()}
 
     def plot(self) -> Figure:
-        """What moved and by how much: the parameters that moved most, every rung's k̂ and ESS. Needs matplotlib."""
+        """What moved and by how much: the parameters that moved most, every method's k̂ and ESS. Needs matplotlib."""
         from posterase.plotting.figures import draw_erasure
 
         return draw_erasure(self)
@@ -260,7 +260,7 @@ class Erasure:
             "removed_rows": self.n_removed,
             "kept_rows": self.model.n_rows,
             "verdict": self.verdict.to_dict(),
-            "methods": [rung.to_dict() for rung in self.rungs],
+            "methods": [outcome.to_dict() for outcome in self.outcomes],
             "returned": None if returned is None else {"chains": returned.n_chains, "draws": returned.n_draws},
             "policy": {name: plain(value) for name, value in dataclasses.asdict(self.policy).items()},
             "spent": rounded_up(self.spent),
@@ -268,7 +268,7 @@ class Erasure:
         }
 
     def diagnostics_dict(self) -> dict[str, Any]:
-        """Plain JSON with every rung's figures. It contains information about the removed rows: keep it from others."""
+        """Plain JSON with every method's figures. It contains information about the removed rows: keep it from others."""
         return {
             "contains": "information about the removed rows",
             "posterase": __version__,
@@ -278,7 +278,7 @@ class Erasure:
             "draws": self.before.n_draws,
             "verdict": self.verdict.diagnostics_dict(),
             "demanded_ess": plain(self.demanded_ess),
-            "rungs": [rung.diagnostics_dict() for rung in self.rungs],
+            "methods": [outcome.diagnostics_dict() for outcome in self.outcomes],
             "policy": {name: plain(value) for name, value in dataclasses.asdict(self.policy).items()},
             "spent": plain(self.spent),
         }
@@ -289,9 +289,9 @@ def rough(seconds: float) -> float:
     return float(f"{seconds:.1g}")
 
 
-def _on_the_way(erased: Erased | None) -> dict[str, Any]:
+def _on_the_way(erased: MethodResult | None) -> dict[str, Any]:
     """What is known of how draws got where they are: the stages of a path, the divergences of a refit."""
-    made: Any = None if erased is None else erased.diagnostics
+    made: Any = None if erased is None else erased.details
     found: dict[str, Any] = {}
     if hasattr(made, "stages"):
         stages = [each._asdict() for each in made.stages]
@@ -301,19 +301,19 @@ def _on_the_way(erased: Erased | None) -> dict[str, Any]:
     return found
 
 
-def _line(rung: Rung) -> tuple[str, ...]:
-    shown = rung.evidence
-    said = "accepted" if not rung.objections else rung.objections[0].reason
-    seconds = f"{rung.seconds:.2f}"
+def _line(outcome: MethodOutcome) -> tuple[str, ...]:
+    shown = outcome.diagnostics
+    said = "accepted" if not outcome.objections else outcome.objections[0].reason
+    seconds = f"{outcome.seconds:.2f}"
     if shown is None:
-        return rung.name, "", "", "", "", "", seconds, said
+        return outcome.name, "", "", "", "", "", seconds, said
     return (
-        rung.name,
+        outcome.name,
         "–" if shown.pareto_k is None else f"{shown.pareto_k:.2f}",
-        f"{min(rung.ess.values()):.0f}",
+        f"{min(outcome.ess.values()):.0f}",
         "not measured" if shown.epsilon is None else rounded(shown.epsilon),
-        "" if rung.jeffreys is None else str(rung.jeffreys),
-        f"{rung.cost.evaluations:.0f}",
+        "" if outcome.jeffreys is None else str(outcome.jeffreys),
+        f"{outcome.cost.evaluations:.0f}",
         seconds,
         said,
     )

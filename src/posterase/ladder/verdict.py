@@ -31,15 +31,15 @@ FINEST_EPSILON = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """Accepted, and by which rung with which figures; or refused, why, and what to do.
+    """Accepted, and by which method with which figures; or refused, why, and what to do.
 
     `reason` has figures, which are functions of the removed rows; `public()` and `to_dict()` have none.
     """
 
     accepted: bool
     kind: Kind
-    rung: str
-    """The rung that was accepted; empty where none was."""
+    method: str
+    """The method that was accepted; empty where none was."""
     reason: str
     advice: str = ""
     page: str = ""
@@ -69,10 +69,10 @@ class Verdict:
 
     def public(self) -> str:
         """One line without anything that varies with the values of the removed rows, but for the margin's class."""
-        return f"accepted by {self.rung}: {self.public_reason}" if self.accepted else f"refused: {self.public_reason}"
+        return f"accepted by {self.method}: {self.public_reason}" if self.accepted else f"refused: {self.public_reason}"
 
     def __str__(self) -> str:
-        lines = [f"accepted by {self.rung}: {self.reason}" if self.accepted else f"refused: {self.reason}"]
+        lines = [f"accepted by {self.method}: {self.reason}" if self.accepted else f"refused: {self.reason}"]
         lines += [f"  Note: {note}." for note in self.notes]
         lines += [f"  Budget: {self._budget}."] if self.left is not None else []
         if self.advice:
@@ -101,7 +101,7 @@ class Verdict:
         return {
             "accepted": self.accepted,
             "kind": self.kind,
-            "method": self.rung or None,
+            "method": self.method or None,
             "margin": self.margin,
             "draws": self.draws,
             "verified": self.verified,
@@ -115,7 +115,7 @@ class Verdict:
         return {
             "accepted": self.accepted,
             "kind": self.kind,
-            "rung": self.rung or None,
+            "method": self.method or None,
             "reason": self.reason,
             "advice": self.advice or None,
             "pareto_k": plain(self.pareto_k),

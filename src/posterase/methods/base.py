@@ -1,8 +1,8 @@
-"""What all erasers share: how they are called, and what they return.
+"""What all methods share: how they are called, and what they return.
 
-An eraser is an object with its settings, called as
+A method is an object with its settings, called as
 
-    erased = eraser(key, model, draws, removal)
+    erased = method(key, model, draws, change)
 
 It checks its input before any work, is deterministic given the key, and leaves its input untouched. Draws that cannot
 be used at all (NaN) are never returned: that is an error. Whether draws pass is for a policy to say.
@@ -23,9 +23,9 @@ from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
-from posterase.methods.diagnostics import Evidence
+from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
-from posterase.model.removal import Removal
+from posterase.model.change import Change
 from posterase.model.stored import StoredLikelihoods, needs_density
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
@@ -35,44 +35,44 @@ from posterase.runtime.prng import as_key
 
 
 @dataclasses.dataclass(frozen=True)
-class Erased:
-    """What an eraser returns."""
+class MethodResult:
+    """What a method returns."""
 
     draws: Draws
     """Draws of the kept posterior, shaped, named and labelled as those that went in."""
-    diagnostics: Any
-    """What the eraser measured; a dataclass of its own for each eraser."""
-    evidence: Evidence
-    """The part of it that all erasers share, for a policy to judge."""
+    details: Any
+    """What the method measured; a dataclass of its own for each method."""
+    diagnostics: Diagnostics
+    """The part of it that all methods share, for a policy to judge."""
     samples_anew: bool = False
-    """Whether the eraser that made it samples anew. Filled in when an eraser is called."""
+    """Whether the method that made it samples anew. Filled in when a method is called."""
 
     @property
     def ancestors(self) -> Any:
         """Which draws that went in those that came out descend from, where they were resampled; else None."""
-        return getattr(self.diagnostics, "ancestors", None)
+        return getattr(self.details, "ancestors", None)
 
-    def without_full_model(self) -> Erased:
+    def without_full_model(self) -> MethodResult:
         """The same, with nothing left that holds the removed rows: no function that evaluates them."""
-        diagnostics = self.diagnostics
-        if getattr(diagnostics, "transported", False):
-            diagnostics = dataclasses.replace(diagnostics, transported=None)
-        started = getattr(diagnostics, "started", None)
+        details = self.details
+        if getattr(details, "transported", False):
+            details = dataclasses.replace(details, transported=None)
+        started = getattr(details, "started", None)
         if started is not None:
-            diagnostics = dataclasses.replace(diagnostics, started=started.without_full_model())
-        evidence = dataclasses.replace(self.evidence, log_weights_at=None, moved=None)
-        return dataclasses.replace(self, diagnostics=diagnostics, evidence=evidence)
+            details = dataclasses.replace(details, started=started.without_full_model())
+        diagnostics = dataclasses.replace(self.diagnostics, log_weights_at=None, moved=None)
+        return dataclasses.replace(self, details=details, diagnostics=diagnostics)
 
-    def at_home(self) -> Erased:
+    def at_home(self) -> MethodResult:
         """The same, its draws as plain arrays that no mesh of devices holds."""
         return dataclasses.replace(self, draws=sharding.home(self.draws))
 
     def __str__(self) -> str:
-        flaw = self.evidence.flaw
-        return str(self.diagnostics) if flaw is None else f"{self.diagnostics}\n{flaw.reason}"
+        flaw = self.diagnostics.flaw
+        return str(self.details) if flaw is None else f"{self.details}\n{flaw.reason}"
 
 
-class Eraser(eqx.Module):
+class Method(eqx.Module):
     """An algorithm that turns draws of p(θ | S) into draws of p(θ | S − S′)."""
 
     needs_density: ClassVar[bool] = True
@@ -92,47 +92,47 @@ class Eraser(eqx.Module):
         key: Key[Array, ""] | int,
         model: AbstractModel,
         draws: Draws,
-        removal: Removal,
+        change: Change,
         *,
         mesh: Mesh | None = None,
-        before: Erased | None = None,
-    ) -> Erased:
-        """Erase the removal's rows from the draws; over a `mesh` of devices (`pe.mesh()`), if there is one.
+        before: MethodResult | None = None,
+    ) -> MethodResult:
+        """Erase the change's rows from the draws; over a `mesh` of devices (`pe.mesh()`), if there is one.
 
-        `before` is what a cheaper eraser made of the same draws, for those that can go on from there.
+        `before` is what a cheaper method made of the same draws, for those that can go on from there.
         """
         typed = as_key(key)
         check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
         check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
-        check_type(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        if not is_known(*jax.tree.leaves((draws, model, removal))):
+        check_type(change, Change, "change", "make one: model.change(remove=[3, 17]).")
+        if not is_known(*jax.tree.leaves((draws, model, change))):
             raise InsideJitError(
                 f"{type(self).__name__} was called inside jax.jit, jax.vmap or jax.grad.",
-                "call it outside: an eraser compiles its own hot loops, and reads its diagnostics in between.",
+                "call it outside: a method compiles its own hot loops, and reads its diagnostics in between.",
             )
         if self.needs_density and isinstance(model, StoredLikelihoods):
             raise needs_density(f"the density, which {type(self).__name__} needs,")
-        model.removal(removal.row_ids)  # made for this model, and not carried out before
+        model.change(remove=change.row_ids)  # made for this model, and not carried out before
         model.check(draws)
         if draws.container is not None:
-            draws = draws.without(removal.row_ids, model.without(removal))
+            draws = draws.without(change.row_ids, model.without(change))
         with sharding.over(mesh):
             if before is None:
-                erased = self._erase(typed, model.spread(), draws, removal)
+                erased = self._erase(typed, model.spread(), draws, change)
             else:
-                erased = self._go_on(typed, model.spread(), draws, removal, before)
+                erased = self._go_on(typed, model.spread(), draws, change, before)
         erased = dataclasses.replace(erased, samples_anew=self.samples_anew)
         return erased if mesh is None else erased.at_home()
 
     @abc.abstractmethod
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
         """The algorithm, on checked input."""
 
     def _go_on(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
-    ) -> Erased:
-        """The same from what a cheaper eraser made, where that helps."""
-        return self._erase(key, model, draws, removal)
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, before: MethodResult
+    ) -> MethodResult:
+        """The same from what a cheaper method made, where that helps."""
+        return self._erase(key, model, draws, change)
 
 
 def replaced(draws: Draws, params: PyTree, log_weights: Any, what: str) -> Draws:

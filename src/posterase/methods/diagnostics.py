@@ -1,4 +1,4 @@
-"""What an eraser can show for its draws, in the same words for all of them, so that a policy can judge it."""
+"""What a method can show for its draws, in the same words for all of them, so that a policy can judge it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from posterase.numerics.weights import (
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
-    """What is known of an eraser's draws. None: this eraser does not measure it."""
+class Diagnostics:
+    """What is known of a method's draws. None: this method does not measure it."""
 
     ess: dict[str, float]
     """Effective number of draws for mean and variance of each parameter, its worst element: weights, autocorrelation
@@ -47,7 +47,7 @@ class Evidence:
     """What the method alone can know to be wrong with the draws, and what no threshold of a policy expresses."""
     log_weights_at: Callable[[Draws], Float[np.ndarray, "chain draw"]] | None = None
     """Log-weights at other draws, for the Jeffreys divergence: a function of draws of the kept posterior, or None where
-    the density of the eraser's draws is not known."""
+    the density of the method's draws is not known."""
     moved: Draws | None = None
     """The draws that this density belongs to: before weights and resampling, with the weights that they came with."""
 
@@ -82,11 +82,11 @@ def weigh(
     )
 
 
-def weighed_evidence(
+def weight_diagnostics(
     weighed: Weighed, ess: dict[str, float], cost: Cost, *, weighted: bool = True, **rest: Any
-) -> Evidence:
+) -> Diagnostics:
     """What weights show: of the draws that carry them, or (`weighted=False`) of the draws as they are."""
-    return Evidence(
+    return Diagnostics(
         ess=ess,
         cost=cost,
         pareto_k=weighed.smoothed.pareto_k,
@@ -99,7 +99,7 @@ def weighed_evidence(
 
 
 @dataclasses.dataclass(frozen=True)
-class WeightDiagnostics:
+class WeightDetails:
     """How far weights can be trusted, and what they say."""
 
     pareto_k: float
@@ -127,7 +127,7 @@ class WeightDiagnostics:
 
 
 def weight_figures(weighed: Weighed) -> dict[str, Any]:
-    """The fields of `WeightDiagnostics`."""
+    """The fields of `WeightDetails`."""
     smoothed = weighed.smoothed
     return {
         "pareto_k": smoothed.pareto_k,

@@ -32,11 +32,11 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
-from posterase.methods.base import Erased, Eraser, check_in_support
-from posterase.methods.diagnostics import Evidence, weigh, weighed_evidence
+from posterase.methods.base import Method, MethodResult, check_in_support
+from posterase.methods.diagnostics import Diagnostics, weigh, weight_diagnostics
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
 from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
@@ -58,7 +58,7 @@ NOT_WEIGHED = Objection(
 
 
 @dataclasses.dataclass(frozen=True)
-class InfluenceShiftDiagnostics:
+class InfluenceShiftDetails:
     """What the shift was and how well it was solved for."""
 
     shift: PyTree
@@ -103,7 +103,7 @@ class InfluenceShiftDiagnostics:
         return f"{text}\n  series: most is left in {most}; {_series_note(self.solved.spectrum)}"
 
 
-class InfluenceShift(Eraser):
+class InfluenceShift(Method):
     """The paper's Algorithm 1 on every stored draw.
 
     Parameters
@@ -151,25 +151,25 @@ class InfluenceShift(Eraser):
         if self.reweight and not self.weigh:
             raise InvalidOptionError("reweight is True and weigh is False.", "weights must be measured to be returned.")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        kept = model.without(removal)
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+        kept = model.without(change)
         one = jax.tree.map(lambda leaf: leaf[0], draws.flat())
         dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.unconstrain, one)))
         solver = numbers_as_arrays(self.solver or default_solver(dimension))
         curved = LogDensity(kept if self.hessian == "kept" else model)
-        densities = curved, RemovedLogLikelihood(model, removal)
+        densities = curved, RemovedLogLikelihood(model, change)
         picked = self._pick(key, draws)
         moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), picked, self.newton_steps)
         _check_finite(moved)
         params = jax.tree.map(lambda new, old: new.reshape(old.shape), moved.params, draws.params)
         shifted = draws.replace(params, draws.log_weights)
-        share = removal.n_rows / model.n_rows
+        share = change.n_rows / model.n_rows
         cost = _cost(len(picked), dimension, moved.solved, share, self.newton_steps)
         check_in_support(model, shifted, "the shift")
         _check_used(draws, moved)
         log_weights = _log_weights(model, kept, draws, shifted) if self.weigh else None
         weights = None if log_weights is None else smooth(log_weights + _input_weights(draws))
-        diagnostics = InfluenceShiftDiagnostics(
+        details = InfluenceShiftDetails(
             shift=jax.device_get(moved.shift),
             shift_in_sd=float(moved.shift_in_sd),
             relative_residual=float(moved.solved.relative_residual),
@@ -180,27 +180,27 @@ class InfluenceShift(Eraser):
         )
         flaw = None if moved.solved.smallest_curvature >= 0 else SADDLE
         if log_weights is None or weights is None:
-            evidence = Evidence(
+            diagnostics = Diagnostics(
                 ess=parameter_ess(shifted),
                 cost=cost,
-                residual=diagnostics.relative_residual,
+                residual=details.relative_residual,
                 flaw=flaw or NOT_WEIGHED,
             )
-            return Erased(shifted, diagnostics, evidence)
+            return MethodResult(shifted, details, diagnostics)
         weighed = weigh(log_weights, base_weights(draws), weights)
         returned = shifted.replace(shifted.params, weights.log_weights) if self.reweight else shifted
         n = draws.n_chains * draws.n_draws
-        evidence = weighed_evidence(
+        diagnostics = weight_diagnostics(
             weighed,
             parameter_ess(returned),
             cost.plus(Cost(densities=2 * n, sequential=1)),
             weighted=self.reweight,
-            residual=diagnostics.relative_residual,
+            residual=details.relative_residual,
             flaw=flaw,
             log_weights_at=lambda other: _log_weights_at(model, kept, moved.shift, other),
             moved=shifted,
         )
-        return Erased(returned, diagnostics, evidence)
+        return MethodResult(returned, details, diagnostics)
 
     def _pick(self, key: Key[Array, ""], draws: Draws) -> Int[Array, " samples"]:
         n = draws.n_chains * draws.n_draws

@@ -31,8 +31,8 @@ from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change, bucket_of
 from posterase.model.densities import RemovedLogLikelihood
-from posterase.model.removal import Removal, bucket_of
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
 from posterase.runtime.compilation_cache import programs_kept
@@ -50,7 +50,7 @@ PIECES = 20
 
 
 @dataclasses.dataclass(frozen=True)
-class LiveErased:
+class LiveResult:
     """A chain after requests, and all that is needed to go on."""
 
     model: AbstractModel
@@ -147,31 +147,31 @@ class LiveInfluenceShift(eqx.Module):
         *,
         report: Callable[[int, int], None] | None = None,
         mesh: Mesh | None = None,
-    ) -> LiveErased:
+    ) -> LiveResult:
         """Answer requests one after the other; each is a list of row ids. `report(done, requests)` after each.
 
         Over a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
         """
         check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
         check_state(model, state)
-        removals, before, left = _stack(model, requests)
+        changes, before, left = _stack(model, requests)
         check_batch(model, sampler.batch, left)
         check_batch(model, self.batch, left)
-        total, begun = len(removals.padded_ids), state.step
-        eraser, live = numbers_as_arrays(self), numbers_as_arrays(sampler)
+        total, begun = len(changes.padded_ids), state.step
+        method, live = numbers_as_arrays(self), numbers_as_arrays(sampler)
         piece = total if report is None else max(1, total // PIECES)
         shift, last_terms = jax.tree.map(jnp.zeros_like, state.theta), []
         with sharding.over(mesh):
             kept = model.spread()
             for done in range(0, total, piece):
-                some = jax.tree.map(lambda leaf: leaf[done : done + piece], removals)  # noqa: B023
-                live, kept, state, shift, terms = _answer(eraser, live, kept, some, state, shift)
+                some = jax.tree.map(lambda leaf: leaf[done : done + piece], changes)  # noqa: B023
+                live, kept, state, shift, terms = _answer(method, live, kept, some, state, shift)
                 last_terms.append(np.asarray(terms))
                 if report is not None:
                     report(min(done + piece, total), total)
         if mesh is not None:
             live, state, shift = sharding.home((live, state, shift))
-            kept = model.without(model.removal(removals.row_ids))
+            kept = model.without(model.change(remove=changes.row_ids))
         last_term = np.concatenate(last_terms)
         refused = np.zeros(last_term.shape[1], int)
         if self.diverged_above is None:
@@ -182,14 +182,14 @@ class LiveInfluenceShift(eqx.Module):
         still_there = ["shift and last_term of this result, which are made from the removed rows' gradients"]
         if not self.rescale_steps:
             still_there.append(f"step sizes chosen for {before} rows")
-        return LiveErased(
+        return LiveResult(
             kept, live, state, shift, last_term, refused, dropped=("velocity",), still_there=tuple(still_there)
         )
 
 
 def _stack(
     model: AbstractModel, requests: Sequence[Sequence[int] | np.ndarray] | np.ndarray
-) -> tuple[Removal, int, int]:
+) -> tuple[Change, int, int]:
     """Requests side by side, padded to one bucket; and the rows present before, and left after all of them."""
     present = np.asarray(model.present)
     ids = [row_ids(rows, present) for rows in requests]
@@ -200,7 +200,7 @@ def _stack(
     rows = np.stack([np.pad(each, (0, bucket - len(each)), constant_values=each[0]) for each in ids])
     counted = np.arange(bucket) < np.array([len(each) for each in ids])[:, None]
     before = int(present.sum())
-    return Removal(jnp.asarray(rows.astype(np.int32)), jnp.asarray(counted)), before, before - len(everything)
+    return Change(jnp.asarray(rows.astype(np.int32)), jnp.asarray(counted)), before, before - len(everything)
 
 
 Carried = tuple[Sampler, AbstractModel, State, PyTree]
@@ -209,29 +209,29 @@ Carried = tuple[Sampler, AbstractModel, State, PyTree]
 
 @eqx.filter_jit
 def _answer(
-    eraser: LiveInfluenceShift,
+    method: LiveInfluenceShift,
     sampler: Sampler,
     model: AbstractModel,
-    removals: Removal,
+    changes: Change,
     state: State,
     shift: PyTree,
 ) -> tuple[Sampler, AbstractModel, State, PyTree, Float[Array, "requests chain"]]:
     """Requests one after the other, in one scan."""
     state, unravel = running(state)
 
-    def request(carried: Carried, removal: Removal) -> tuple[Carried, Float[Array, " chain"]]:
+    def request(carried: Carried, change: Change) -> tuple[Carried, Float[Array, " chain"]]:
         sampler, model, state, shift = carried
         state, by, last_term = sharding.each_part(
-            functools.partial(_request, unravel), state, (eraser, sampler, model, removal)
+            functools.partial(_request, unravel), state, (method, sampler, model, change)
         )
-        kept = model.without(removal)
-        if eraser.rescale_steps:
+        kept = model.without(change)
+        if method.rescale_steps:
             factor = model.present.sum() / kept.present.sum()
             sampler = sampler.rescaled(factor)
         return (sampler, kept, state, jax.tree.map(jnp.add, shift, by)), last_term
 
     none = jax.tree.map(jnp.zeros_like, state.theta)
-    (sampler, model, state, by), last_term = jax.lax.scan(request, (sampler, model, state, none), removals)
+    (sampler, model, state, by), last_term = jax.lax.scan(request, (sampler, model, state, none), changes)
     shift = jax.tree.map(jnp.add, shift, jax.vmap(unravel)(by))
     return sampler, model, standing(state, unravel), shift, last_term
 
@@ -239,25 +239,25 @@ def _answer(
 def _request(
     unravel: Unravel,
     state: State,
-    eraser: LiveInfluenceShift,
+    method: LiveInfluenceShift,
     sampler: Sampler,
     model: AbstractModel,
-    removal: Removal,
+    change: Change,
 ) -> tuple[State, PyTree, Float[Array, " chain"]]:
     """One request: the chains after it, what it added to each, and how far the series had come."""
-    kept = model.without(removal)
-    sampled = model if eraser.along == "full" else kept
+    kept = model.without(change)
+    sampled = model if method.along == "full" else kept
     rows, curved_rows = present_rows(sampled.present), present_rows(model.present)
-    c = eraser.scale / kept.present.sum()
+    c = method.scale / kept.present.sum()
 
-    removed = of_vector(RemovedLogLikelihood(model, removal), unravel)
+    removed = of_vector(RemovedLogLikelihood(model, change), unravel)
 
     def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
         return jax.grad(of_vector(density(key, sampled, rows, sampler.batch), unravel))(theta)
 
     def curved(at: State) -> Callable[[PyTree], PyTree]:
         key = step_keys(at.key, at.step).curvature
-        return jax.grad(of_vector(density(key, model, curved_rows, eraser.batch), unravel))
+        return jax.grad(of_vector(density(key, model, curved_rows, method.batch), unravel))
 
     def step(state: State, _: None) -> tuple[State, None]:
         return sampler.step(state, ascent_at), None
@@ -271,8 +271,8 @@ def _request(
             return (state, jax.tree.map(jnp.add, total, function(state))), None
 
         zeros = jax.tree.map(jnp.zeros_like, state.theta)
-        (state, total), _ = jax.lax.scan(add, (state, zeros), length=eraser.samples)
-        return state, jax.tree.map(lambda leaf: leaf / eraser.samples, total)
+        (state, total), _ = jax.lax.scan(add, (state, zeros), length=method.samples)
+        return state, jax.tree.map(lambda leaf: leaf / method.samples, total)
 
     def influence(state: State) -> tuple[State, PyTree, Float[Array, ""]]:
         """−I(S′) by the Neumann series, with expectations along the chain."""
@@ -289,26 +289,26 @@ def _request(
             power = jax.tree.map(lambda p, hp: (p - c * hp).astype(p.dtype), power, image)
             return (state, jax.tree.map(jnp.add, total, power), power), None
 
-        (state, total, last), _ = jax.lax.scan(term, (state, push, push), length=eraser.order)
+        (state, total, last), _ = jax.lax.scan(term, (state, push, push), length=method.order)
         shift = jax.tree.map(lambda leaf: (-c * leaf).astype(leaf.dtype), total)
         return state, shift, _norm(last) / jnp.maximum(_norm(push), jnp.finfo(c.dtype).tiny)
 
     def reasonable(state: State, shift: PyTree) -> Bool[Array, ""]:
         """Whether the kept rows lose less than a nat each by the shift, as far as a batch of them tells."""
         key = jax.random.fold_in(step_keys(state.key, state.step).curvature, 1)  # other rows than the last product's
-        value = of_vector(density(key, kept, present_rows(kept.present), eraser.batch), unravel)
+        value = of_vector(density(key, kept, present_rows(kept.present), method.batch), unravel)
         lost = value(state.theta) - value(jax.tree.map(jnp.add, state.theta, shift))
         return lost / kept.present.sum() <= MOST_LOST
 
     def chain(state: State) -> tuple[State, PyTree, Float[Array, ""]]:
-        if eraser.shift:
+        if method.shift:
             state, shift, last_term = influence(state)
-            if eraser.diverged_above is not None:
-                fine = jnp.isfinite(last_term) & (last_term <= eraser.diverged_above) & reasonable(state, shift)
+            if method.diverged_above is not None:
+                fine = jnp.isfinite(last_term) & (last_term <= method.diverged_above) & reasonable(state, shift)
                 last_term = jnp.where(fine, last_term, jnp.inf)
                 shift = jax.tree.map(lambda leaf: jnp.where(fine, leaf, 0), shift)
         else:
-            state, _ = jax.lax.scan(step, state, length=eraser.samples * (eraser.order + 1))
+            state, _ = jax.lax.scan(step, state, length=method.samples * (method.order + 1))
             shift, last_term = jax.tree.map(jnp.zeros_like, state.theta), jnp.zeros(())
         theta = jax.tree.map(jnp.add, state.theta, shift)
         # The velocity saw the removed rows: a new one is drawn, as at the start of a chain.

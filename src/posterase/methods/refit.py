@@ -26,10 +26,10 @@ from jaxtyping import Array, Key, PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.methods.base import Erased, Eraser
-from posterase.methods.diagnostics import Evidence
+from posterase.methods.base import Method, MethodResult
+from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel, OwnSample
-from posterase.model.removal import Removal
+from posterase.model.change import Change
 from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains, refit_length
 from posterase.numerics.densities import constrained
 from posterase.numerics.failures import numerical_failure
@@ -47,7 +47,7 @@ STEPS, SMALL_STEPS = 0.8, 0.95
 
 
 @dataclasses.dataclass(frozen=True)
-class RefitDiagnostics:
+class RefitDetails:
     """How well the chains mixed."""
 
     rhat: dict[str, float]
@@ -105,11 +105,11 @@ class Start:
 
     draws: Draws
     is_warm: bool = True
-    objection: Callable[[Erased], str] | None = None
+    objection: Callable[[MethodResult], str] | None = None
     report: Report | None = None
 
 
-class Refit(Eraser):
+class Refit(Method):
     """Sample the kept posterior anew, from the draws at hand.
 
     Parameters
@@ -139,17 +139,19 @@ class Refit(Eraser):
         check_int("thin", self.thin, 1)
         check_int("warm", self.warm, 0)
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        return self.refit(key, model, draws, removal, Start(draws))
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+        return self.refit(key, model, draws, change, Start(draws))
 
     def _go_on(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
-    ) -> Erased:
-        return self.refit(key, model, draws, removal, Start(before.draws))
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, before: MethodResult
+    ) -> MethodResult:
+        return self.refit(key, model, draws, change, Start(before.draws))
 
-    def refit(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, start: Start) -> Erased:
+    def refit(
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, start: Start
+    ) -> MethodResult:
         """The same from other draws: nearer ones, that were moved."""
-        run = _Run(self, model, model.without(removal), draws, start)
+        run = _Run(self, model, model.without(change), draws, start)
         if self.sampler is not None:
             return run.erased(run.stochastic(key), self.warmup, ())
         setting, cost = Setting(bool(self.warm and start.is_warm), STEPS, run.length), Cost()
@@ -160,7 +162,7 @@ class Refit(Eraser):
             if erased is not None and (not doubt or harder is None or len(before) == MOST_RUNS - 1):
                 return erased
             before = (*before, doubt)
-            cost = cost if erased is None else erased.evidence.cost
+            cost = cost if erased is None else erased.diagnostics.cost
             setting = harder or setting.without_metric()
 
 
@@ -210,7 +212,7 @@ class _Run(NamedTuple):
 
     def attempt(
         self, key: Key[Array, ""], setting: Setting, cost: Cost, before: tuple[str, ...]
-    ) -> tuple[str, bool, Erased | None]:
+    ) -> tuple[str, bool, MethodResult | None]:
         """What speaks against a run, or ""; whether it diverged; and what it returned, the cost of runs before added.
 
         The failure of a computation is None where the draws' metric may be to blame.
@@ -273,17 +275,17 @@ class _Run(NamedTuple):
         cost = Cost(gradients=share * self.chains * steps, sequential=steps)
         return Chains(fresh, *mixing(fresh), 0, cost)
 
-    def erased(self, made: Chains, warmup: int, before: tuple[str, ...]) -> Erased:
-        """What an eraser returns."""
-        diagnostics = RefitDiagnostics(made.rhat, made.ess, made.divergences, self.chains, warmup, before)
+    def erased(self, made: Chains, warmup: int, before: tuple[str, ...]) -> MethodResult:
+        """What a method returns."""
+        details = RefitDetails(made.rhat, made.ess, made.divergences, self.chains, warmup, before)
         draws = self.draws.replace(_dealt(made.draws, self.draws))
-        evidence = Evidence(
+        diagnostics = Diagnostics(
             ess=_ess(made, draws),
             cost=made.cost,
             rhat=max(made.rhat.values()),
             flaw=_diverged(made.divergences) if made.divergences else None,
         )
-        return Erased(draws, diagnostics, evidence, samples_anew=True)
+        return MethodResult(draws, details, diagnostics, samples_anew=True)
 
     def _own(self, own: OwnSample) -> Chains:
         """Draws of the model's own sampler."""
@@ -308,9 +310,9 @@ def _ess(made: Chains, draws: Draws) -> dict[str, float]:
     return mixing(Draws(chains))[1]
 
 
-def _doubt(erased: Erased) -> str:
+def _doubt(erased: MethodResult) -> str:
     """What speaks against chains."""
-    flaw, rhat = erased.evidence.flaw, erased.evidence.rhat
+    flaw, rhat = erased.diagnostics.flaw, erased.diagnostics.rhat
     if flaw is not None:
         return flaw.reason
     return f"R̂ was {rhat:.3f}" if rhat is not None and rhat > MOST_RHAT else ""

@@ -38,12 +38,12 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.draws.draws import Draws, systematic
 from posterase.draws.objections import Objection
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.methods.base import Erased, Eraser, replaced
-from posterase.methods.diagnostics import Evidence, weigh
-from posterase.methods.transport import Transport, TransportDiagnostics, Transported
+from posterase.methods.base import Method, MethodResult, replaced
+from posterase.methods.diagnostics import Diagnostics, weigh
+from posterase.methods.transport import Transport, TransportDetails, Transported
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMCMoves, Moves, move
@@ -90,7 +90,7 @@ class Stage(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class RejuvenateDiagnostics:
+class RejuvenateDetails:
     """How the path went."""
 
     stages: list[Stage]
@@ -132,7 +132,7 @@ class RejuvenateDiagnostics:
         return "\n".join(lines)
 
 
-class Rejuvenate(Eraser):
+class Rejuvenate(Method):
     """Resample and move draws along a path to the kept posterior.
 
     Parameters
@@ -176,29 +176,29 @@ class Rejuvenate(Eraser):
         if not self.most_of_a_refit > 0:
             raise InvalidOptionError(f"most_of_a_refit is {self.most_of_a_refit!r}.", "use a positive number.")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
         first, walk = jax.random.split(key)
         transported = None
         if self.start is not None:
             try:
-                transported = self.start.transport(first, model, draws, removal)
+                transported = self.start.transport(first, model, draws, change)
             except NonFiniteResultError:
                 transported = None  # no map can be had: the path starts from the draws as they are
-        return self.go_on(walk, model, draws, removal, transported)
+        return self.go_on(walk, model, draws, change, transported)
 
     def _go_on(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, before: Erased
-    ) -> Erased:
-        made = before.diagnostics
-        if self.start is None or not isinstance(made, TransportDiagnostics) or made.split:
-            return self._erase(key, model, draws, removal)
-        return self.go_on(key, model, draws, removal, made.transported)
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, before: MethodResult
+    ) -> MethodResult:
+        made = before.details
+        if self.start is None or not isinstance(made, TransportDetails) or made.split:
+            return self._erase(key, model, draws, change)
+        return self.go_on(key, model, draws, change, made.transported)
 
     def go_on(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal, moved: Transported | None
-    ) -> Erased:
+        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, moved: Transported | None
+    ) -> MethodResult:
         """The path, from draws that have been transported, or not."""
-        walk = _Walk(self, key, model, draws, removal, moved)
+        walk = _Walk(self, key, model, draws, change, moved)
         while walk.at < 1 and len(walk.stages) < self.max_stages and not walk.is_expensive() and not walk.stuck:
             walk.stage()
         return walk.finish()
@@ -213,20 +213,20 @@ class _Walk:
         key: Key[Array, ""],
         model: AbstractModel,
         draws: Draws,
-        removal: Removal,
+        change: Change,
         moved: Transported | None,
     ):
-        self.options, self.key, self.model, self.draws, self.removal = options, key, model, draws, removal
-        self.kept = model.without(removal) if moved is None else moved.kept
+        self.options, self.key, self.model, self.draws, self.change = options, key, model, draws, change
+        self.kept = model.without(change) if moved is None else moved.kept
         self.n = draws.n_chains * draws.n_draws
         base = base_weights(draws)
-        share = removal.n_rows / model.n_rows
+        share = change.n_rows / model.n_rows
         if moved is None:
             thetas, self.like = unconstrained(model, draws)
-            check_informed(LogDensity(self.kept), RemovedLogLikelihood(model, removal), thetas, self.like)
+            check_informed(LogDensity(self.kept), RemovedLogLikelihood(model, change), thetas, self.like)
         else:
             thetas, self.like = moved.origin, moved.like
-        ratios = -evaluate_at(RemovedLogLikelihood(model, removal), thetas, self.like).reshape(base.shape)
+        ratios = -evaluate_at(RemovedLogLikelihood(model, change), thetas, self.like).reshape(base.shape)
         self.cost = Cost(densities=share * self.n, sequential=1)
         self.maps: AffineMap | None = None
         if moved is not None and not moved.fitted.stayed.any():
@@ -289,7 +289,7 @@ class _Walk:
         self.thetas, self.ancestors = self.thetas[rows, chosen], self.ancestors[rows, chosen]
         self.log_weights = np.zeros_like(self.log_weights)
         ended = to == 1
-        path = Path(self.model, self.kept, self.removal, self.maps, as_jax(to, _precision(self.like)), self.like, ended)
+        path = Path(self.model, self.kept, self.change, self.maps, as_jax(to, _precision(self.like)), self.like, ended)
         moved = move(
             move_key,
             self.options.moves,
@@ -298,7 +298,7 @@ class _Walk:
             most=self.options.max_moves,
             enough=self.options.correlation if ended else ON_THE_WAY,
         )
-        passes = 1 if ended else 2 if self.maps is not None else 1 + self.removal.n_rows / self.model.n_rows
+        passes = 1 if ended else 2 if self.maps is not None else 1 + self.change.n_rows / self.model.n_rows
         self.cost = self.cost.plus(Cost(gradients=passes * moved.gradients, sequential=moved.sequential))
         self.passes_moved += passes * moved.moves
         self.thetas, self.at, self.unsettled = moved.thetas, to, moved.unsettled
@@ -319,10 +319,10 @@ class _Walk:
     def log_ratios(self) -> Float[np.ndarray, "2 m"]:
         """kept − start at the particles."""
         flat = self.thetas.reshape(-1, self.thetas.shape[-1])
-        share = self.removal.n_rows / self.model.n_rows
+        share = self.change.n_rows / self.model.n_rows
         if self.maps is None:
             self.cost = self.cost.plus(Cost(densities=share * len(flat), sequential=1))
-            removed = RemovedLogLikelihood(self.model, self.removal)
+            removed = RemovedLogLikelihood(self.model, self.change)
             return -evaluate_at(removed, flat, self.like).reshape(self.thetas.shape[:2])
         self.cost = self.cost.plus(Cost(densities=2 * len(flat), sequential=1))
         maps = [jax.tree.map(lambda leaf: leaf[half], self.maps) for half in range(2)]  # noqa: B023
@@ -331,7 +331,7 @@ class _Walk:
         kept = evaluate_at(LogDensity(self.kept), flat, self.like).reshape(self.thetas.shape[:2])
         return kept - full + np.array([float(one.log_det) for one in maps])[:, None]
 
-    def finish(self) -> Erased:
+    def finish(self) -> MethodResult:
         shape = self.draws.n_chains, self.draws.n_draws
         # In the order of their ancestors, so that what is left of a chain's autocorrelation can still be seen.
         order = np.argsort(self.ancestors, axis=None, kind="stable")[: self.n]
@@ -346,7 +346,7 @@ class _Walk:
         ratio = Estimate(
             -sum(each.value for each in self.log_ratio), float(np.sqrt(sum(each.error**2 for each in self.log_ratio)))
         )
-        diagnostics = RejuvenateDiagnostics(
+        details = RejuvenateDetails(
             stages=self.stages,
             unique_ancestors=len(np.unique(ancestors)),
             ancestors=ancestors.reshape(shape),
@@ -356,16 +356,16 @@ class _Walk:
             n_draws=self.n,
             threshold=pareto_k_threshold(self.n),
         )
-        evidence = Evidence(
-            ess=parameter_ess(erased, diagnostics.ancestors),
+        diagnostics = Diagnostics(
+            ess=parameter_ess(erased, details.ancestors),
             cost=self.cost,
-            pareto_k=diagnostics.pareto_k if self.stages else None,
-            threshold=diagnostics.threshold,
+            pareto_k=details.pareto_k if self.stages else None,
+            threshold=details.threshold,
             epsilon=self.epsilon,
             log_evidence_ratio=ratio,
-            flaw=_flaw(diagnostics, self.at, self.unsettled, self.at < 1 and self.is_expensive()),
+            flaw=_flaw(details, self.at, self.unsettled, self.at < 1 and self.is_expensive()),
         )
-        return Erased(erased, diagnostics, evidence)
+        return MethodResult(erased, details, diagnostics)
 
 
 def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray, "chain draw"]) -> float:
@@ -376,19 +376,19 @@ def _length(log_ratios: Float[np.ndarray, "chain draw"], base: Float[np.ndarray,
     return float(np.sqrt((base * (log_ratios - mean) ** 2).sum()))
 
 
-def _flaw(diagnostics: RejuvenateDiagnostics, at: float, unsettled: float, is_expensive: bool) -> Objection | None:
+def _flaw(details: RejuvenateDetails, at: float, unsettled: float, is_expensive: bool) -> Objection | None:
     if at < 1 and is_expensive:
-        begun = f"after {len(diagnostics.stages)} stages" if diagnostics.stages else "before it started"
+        begun = f"after {len(details.stages)} stages" if details.stages else "before it started"
         return Objection(
             "cost",
             f"the path is predicted to cost more than a refit, and was given up {begun}",
             "remove fewer rows at a time.",
         )
-    last = diagnostics.stages[-1]
+    last = details.stages[-1]
     if at < 1:
         return Objection(
             "path",
-            f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(diagnostics.stages)} stages",
+            f"the path got no farther than λ = 1 − {1 - at:.1g} in {len(details.stages)} stages",
             "remove fewer rows at a time, or use more draws.",
         )
     if last.acceptance < LEAST_ACCEPTANCE:

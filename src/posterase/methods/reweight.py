@@ -22,18 +22,18 @@ from jaxtyping import Array, Float, Key
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
 from posterase.errors import NonFiniteResultError
-from posterase.methods.base import Erased, Eraser
-from posterase.methods.diagnostics import WeightDiagnostics, weigh, weighed_evidence, weight_figures
+from posterase.methods.base import Method, MethodResult
+from posterase.methods.diagnostics import WeightDetails, weigh, weight_diagnostics, weight_figures
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import base_weights, parameter_ess, smooth
 
 
-class Reweight(Eraser):
+class Reweight(Method):
     """Importance weights −removed(θ), Pareto smoothed.
 
     The weights are a function of the removed rows at every draw: keep them in memory. `pe.erase` returns equally
@@ -43,11 +43,11 @@ class Reweight(Eraser):
     origin: ClassVar[Origin] = "subset"
     needs_density: ClassVar[bool] = False
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
         def removed_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
             if isinstance(model, StoredLikelihoods):
-                return model.removed_at(given, removal)
-            return evaluate(RemovedLogLikelihood(model, removal), given)
+                return model.removed_at(given, change)
+            return evaluate(RemovedLogLikelihood(model, change), given)
 
         log_weights = -removed_at(draws)
         raw = log_weights
@@ -62,12 +62,12 @@ class Reweight(Eraser):
         smoothed = smooth(raw)
         weighed = weigh(log_weights, base_weights(draws), smoothed)
         weighted = draws.replace(draws.params, smoothed.log_weights)
-        diagnostics = WeightDiagnostics(**weight_figures(weighed))
-        evidence = weighed_evidence(
+        details = WeightDetails(**weight_figures(weighed))
+        diagnostics = weight_diagnostics(
             weighed,
             parameter_ess(weighted),
-            Cost(densities=raw.size * removal.n_rows / model.n_rows, sequential=1),
+            Cost(densities=raw.size * change.n_rows / model.n_rows, sequential=1),
             log_weights_at=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
             moved=draws,
         )
-        return Erased(weighted, diagnostics, evidence)
+        return MethodResult(weighted, details, diagnostics)

@@ -32,11 +32,11 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
-from posterase.methods.base import Erased, Eraser, check_in_support, replaced
-from posterase.methods.diagnostics import Weighed, WeightDiagnostics, weigh, weighed_evidence, weight_figures
+from posterase.methods.base import Method, MethodResult, check_in_support, replaced
+from posterase.methods.diagnostics import Weighed, WeightDetails, weigh, weight_diagnostics, weight_figures
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.removal import Removal
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.transport_fit import Fit, Fitted, Options
 from posterase.numerics.transport_maps import AffineMap
@@ -45,7 +45,7 @@ from posterase.runtime.checks import check_int
 
 
 @dataclasses.dataclass(frozen=True)
-class TransportDiagnostics(WeightDiagnostics):
+class TransportDetails(WeightDetails):
     """How the draws were moved, and how far their weights can be trusted: scored on draws the map was not fitted to."""
 
     shift_in_sd: float
@@ -69,7 +69,7 @@ class TransportDiagnostics(WeightDiagnostics):
         return f"{super().__str__()}; {moved}{stayed}"
 
 
-class Transport(Eraser):
+class Transport(Method):
     """An affine map of all draws, with exact weights.
 
     Parameters
@@ -96,28 +96,28 @@ class Transport(Eraser):
         if self.split not in (None, True, False):
             raise InvalidOptionError(f"split is {self.split!r}.", "use True, False, or None to let the weights decide.")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        transported = self.transport(key, model, draws, removal)
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+        transported = self.transport(key, model, draws, change)
         params = constrained(model, transported.fitted.moved, transported.like, draws)
         moved = replaced(draws, params, transported.weighed.smoothed.log_weights, "the map")
         check_in_support(model, moved, "the map")
-        diagnostics = transported.diagnose()
-        evidence = weighed_evidence(
+        details = transported.diagnose()
+        diagnostics = weight_diagnostics(
             transported.weighed,
             parameter_ess(moved),
             transported.fitted.cost,
             log_weights_at=transported.log_weights_at,
             moved=draws.replace(params, draws.log_weights),
         )
-        return Erased(moved, diagnostics, evidence)
+        return MethodResult(moved, details, diagnostics)
 
-    def transport(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Transported:
+    def transport(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> Transported:
         """The moved draws with all that is known of them; `Rejuvenate` goes on from here."""
         options = Options(self.refinements, self.newton_steps, self.samples, self.split)
-        kept = model.without(removal)
+        kept = model.without(change)
         thetas, like = unconstrained(model, draws)
         base = base_weights(draws)
-        fitted = Fit(options, key, model, kept, removal, thetas, like, base).run()
+        fitted = Fit(options, key, model, kept, change, thetas, like, base).run()
         return Transported(model, kept, like, thetas, base, fitted, weigh(fitted.log_weights, base, fitted.smoothed))
 
 
@@ -134,12 +134,12 @@ class Transported(NamedTuple):
     fitted: Fitted
     weighed: Weighed
 
-    def diagnose(self) -> TransportDiagnostics:
+    def diagnose(self) -> TransportDetails:
         """Figures for the record."""
         deviation = np.sqrt(np.maximum(self.origin.var(axis=0), np.finfo(float).tiny))
         fitted = self.fitted
         shift = (fitted.moved - self.origin)[~fitted.stayed].mean(axis=0) / deviation
-        return TransportDiagnostics(
+        return TransportDetails(
             **weight_figures(self.weighed),
             shift_in_sd=float(np.sqrt(np.mean(shift**2))),
             log_stretch=float(np.mean([float(one.log_det) for one in fitted.maps]) / self.origin.shape[1]),

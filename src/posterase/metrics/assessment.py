@@ -47,8 +47,8 @@ from posterase.metrics.stein import BLIND, Stein, Whitened, kernel_stein, median
 from posterase.metrics.table import Assessment, Figure, NotMeasured
 from posterase.metrics.two_sample import tell_apart
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
@@ -96,7 +96,7 @@ def assess(
     refits: Draws | Sequence[Draws] | None = None,
     test: Any = None,
     *,
-    rows: ArrayLike | Sequence[int] | Removal | None = None,
+    rows: ArrayLike | Sequence[int] | Change | None = None,
     predictor: Callable[[PyTree, PyTree], Float[Array, "rows outputs"]] | None = None,
     labels: str | Callable[[PyTree], Any] | None = None,
     log_evidence: float | None = None,
@@ -116,7 +116,7 @@ def assess(
     before
         Draws of its posterior.
     after
-        What `pe.erase` returned; or, with `rows`, what an eraser returned, or draws.
+        What `pe.erase` returned; or, with `rows`, what a method returned, or draws.
     refits
         Draws of the kept posterior, sampled anew: two sets or more, since their difference is the floor.
     test
@@ -185,7 +185,7 @@ def assess(
                         figures.append(told)
             except PosteraseError as error:
                 left_out[name] = error.problem
-    about = {"removed_rows": work.removal.n_rows, "kept_rows": work.kept_model.n_rows, "refits": len(work.refits)}
+    about = {"removed_rows": work.change.n_rows, "kept_rows": work.kept_model.n_rows, "refits": len(work.refits)}
     worth = ", ".join(f"{label} {sample.effective:.0f}" for label, sample in work.sets.items())
     return Assessment.of(figures, left_out, {**about, "effective_draws": worth})
 
@@ -295,7 +295,7 @@ def _jeffreys(work: Comparison) -> Found:
         means["origin"].value - gaps.refit.value, float(np.hypot(means["origin"].error, gaps.refit.error))
     )
     erased = work.jeffreys
-    log_weights_at, moved = (getattr(work.evidence, field, None) for field in ("log_weights_at", "moved"))
+    log_weights_at, moved = (getattr(work.diagnostics, field, None) for field in ("log_weights_at", "moved"))
     if erased is None and log_weights_at is not None and moved is not None:
         erased = moved_jeffreys(log_weights_at, moved, work.refits)
     p_value = None if erased is None else two_sided(erased.value, 0.0, [(erased.error, work.sets["erased"].freedom)])
@@ -323,13 +323,13 @@ def _same(moved: Draws, after: Draws) -> bool:
 def _from_weights(work: Comparison) -> Found:
     name = "KL from weights (nats)"
     if isinstance(work.model, StoredLikelihoods):
-        removed = work.model.removed_at(work.before, work.removal)
+        removed = work.model.removed_at(work.before, work.change)
     else:
         removed = work.statistics()["origin"]["removed"]
     base = work.sets["origin"].base
     smoothed = smooth(log_of(base) - removed)
     origin = divergence(-removed, base) if smoothed.pareto_k <= smoothed.threshold else None
-    erased = getattr(work.evidence, "epsilon", None)
+    erased = getattr(work.diagnostics, "epsilon", None)
     if origin is None and erased is None:
         yield NotMeasured(name, f"not measured: k̂ {smoothed.pareto_k:.2f} of the untouched draws does not pass")
         return
@@ -426,7 +426,7 @@ def _margins(work: Comparison) -> dict[str, Float[np.ndarray, "models examples"]
         chosen = {label: np.maximum(each[:, some.astype(int)], 1e-300) for label, each in confidences.items()}
         with jax.enable_x64(True):
             return {label: np.asarray(logit_margin(jnp.log(each))) for label, each in chosen.items()}
-    rows = spread_out(np.sort(work.removal.row_ids), MOST_EXAMPLES)
+    rows = spread_out(np.sort(work.change.row_ids), MOST_EXAMPLES)
     picks = work.picks(MOST_MODELS)
     looked = RowLikelihoods(work.model, rows)
 
@@ -530,10 +530,10 @@ def _normalised_density(work: Comparison) -> Float[np.ndarray, "chain draw"] | N
     if work.log_evidence is None:
         return None
     kept = evaluate(LogDensity(work.kept_model), work.after)
-    log_weights_at, moved = (getattr(work.evidence, field, None) for field in ("log_weights_at", "moved"))
+    log_weights_at, moved = (getattr(work.diagnostics, field, None) for field in ("log_weights_at", "moved"))
     if log_weights_at is not None and moved is not None and _same(moved, work.after):
         return kept - log_weights_at(work.after) - work.log_evidence
-    ratio, epsilon = (getattr(work.evidence, field, None) for field in ("log_evidence_ratio", "epsilon"))
+    ratio, epsilon = (getattr(work.diagnostics, field, None) for field in ("log_evidence_ratio", "epsilon"))
     return None if ratio is None or epsilon is None else kept - (work.log_evidence - ratio.value) + epsilon.value
 
 

@@ -1,4 +1,4 @@
-"""Contaminated simulation-based calibration: is an eraser right on average over everything that a model can say?
+"""Contaminated simulation-based calibration: is a method right on average over everything that a model can say?
 
 Simulation-based calibration draws θ* from the prior, data from θ*, and asks whether θ* ranks uniformly among draws of
 the posterior. It cannot see a deletion that never happened: a posterior of all rows is calibrated as well as one of
@@ -79,7 +79,7 @@ class Calibration:
 
 
 def calibrate(
-    eraser: Callable[..., Any],
+    method: Callable[..., Any],
     prior: Callable[[Key[Array, ""]], PyTree],
     simulate: Callable[[Key[Array, ""], PyTree], PyTree],
     model: AbstractModel,
@@ -91,12 +91,12 @@ def calibrate(
     key: Key[Array, ""] | int | None = None,
     progress: bool | None = None,
 ) -> Calibration:
-    """Calibrate an eraser on data sets simulated from a model.
+    """Calibrate a method on data sets simulated from a model.
 
     Parameters
     ----------
-    eraser
-        What is to be calibrated: `pe.Transport()`, say, or anything that is called and answers as an eraser does.
+    method
+        What is to be calibrated: `pe.Transport()`, say, or anything that is called and answers as a method does.
     prior
         `prior(key)` → the parameters of one draw from the prior.
     simulate
@@ -120,8 +120,8 @@ def calibrate(
     check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     check_int("repeats", repeats, 10)
     typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
-    removal = model.removal(rows)
-    gone = np.isin(np.arange(model.present.shape[0]), removal.row_ids)
+    change = model.change(remove=rows)
+    gone = np.isin(np.arange(model.present.shape[0]), change.row_ids)
     sample = _sampler(prior) if posterior is None else posterior
     ranks: list[dict[str, Float[np.ndarray, " elements"]]] = []
     with shown("calibrating", repeats, progress) as report:
@@ -136,7 +136,7 @@ def calibrate(
             )
             simulated = with_rows(model, data, model.present)
             draws = sample(keys[4], simulated)
-            ranks.append(_rank(truth, eraser(keys[5], simulated, draws, removal).draws))
+            ranks.append(_rank(truth, method(keys[5], simulated, draws, change).draws))
     together = {name: np.stack([each[name] for each in ranks]) for name in ranks[0]}
     from scipy.stats import kstest  # takes a second to import
 

@@ -25,8 +25,8 @@ from posterase.metrics.predictive import check_probabilities, most_predicted, ou
 from posterase.metrics.samples import Sample, rounded_down, sampled
 from posterase.metrics.table import Figure, NotMeasured
 from posterase.model.base import AbstractModel, with_rows
+from posterase.model.change import Change
 from posterase.model.factorised import Model
-from posterase.model.removal import Removal
 from posterase.model.stored import StoredLikelihoods, needs_density
 from posterase.numerics.densities import over_draws
 from posterase.numerics.weights import Estimate, base_weights
@@ -58,7 +58,7 @@ class RowStatistics(eqx.Module):
     """What one draw's parameters say of kept, removed and test rows."""
 
     model: AbstractModel
-    removal: Removal
+    change: Change
     kept: Int[Array, " kept"]
     test: AbstractModel | None
     unseen: Int[Array, " test"]
@@ -66,7 +66,7 @@ class RowStatistics(eqx.Module):
     """Whether to attack by likelihoods: not where there is a classifier, whose probabilities are attacked."""
 
     def __call__(self, params: PyTree) -> dict[str, Float[Array, ""]]:
-        found = {"removed": self.model.log_removed(params, self.removal)}
+        found = {"removed": self.model.log_removed(params, self.change)}
         if not self.model.rows_factorise:
             return found
         kept = self.model.log_rows(params, self.kept)
@@ -75,8 +75,8 @@ class RowStatistics(eqx.Module):
             test = self.test.log_rows(params, self.unseen)
             found["test"] = jnp.mean(test)
             if self.attack:
-                removed = self.model.log_rows(params, self.removal.padded_ids)
-                found["attack"] = member_share(kept, test, removed, self.removal.counted)
+                removed = self.model.log_rows(params, self.change.padded_ids)
+                found["attack"] = member_share(kept, test, removed, self.change.counted)
         return found
 
 
@@ -96,7 +96,7 @@ def compare(
     """Check everything before any work starts."""
     check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     check_type(before, Draws, "before", "wrap them: pe.Draws({'name': array}).")
-    result = None if isinstance(after, Draws) else after  # of an eraser, or of pe.erase: it knows more of its draws
+    result = None if isinstance(after, Draws) else after  # of a method, or of pe.erase: it knows more of its draws
     draws: Any = after if result is None else getattr(result, "draws", None)
     check_type(draws, Draws, "after", "pass what pe.erase returned, or draws: pe.Draws({'name': array}).")
     others = [refits] if isinstance(refits, Draws) else list(refits or [])
@@ -104,7 +104,7 @@ def compare(
         check_type(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
     named = {"before": before, "after": draws, **{f"refits[{i}]": each for i, each in enumerate(others)}}
     _check_alike(named)
-    removal = _removal(model, result, rows)
+    change = _removal(model, result, rows)
     if not isinstance(model, StoredLikelihoods):
         for each in named.values():
             model.check(each)
@@ -115,7 +115,7 @@ def compare(
         raise InvalidOptionError("labels are given, and no predictor.", "pass predictor=f, f(params, data).")
     comparison = Comparison(
         model=model,
-        removal=removal,
+        change=change,
         before=before,
         after=draws,
         refits=others,
@@ -124,7 +124,7 @@ def compare(
         labels=_labels_of(labels),
         log_evidence=log_evidence,
         seconds=(getattr(result, "seconds", None), refit_seconds),
-        evidence=getattr(result, "evidence", None),
+        diagnostics=getattr(result, "diagnostics", None),
         jeffreys=getattr(result, "jeffreys", None),
         ancestors=getattr(result, "ancestors", None),
         key=as_key(key),
@@ -140,7 +140,7 @@ class Comparison:
     """The checked input of an assessment, and what several metrics look at, computed once."""
 
     model: AbstractModel
-    removal: Removal
+    change: Change
     before: Draws
     after: Draws
     refits: list[Draws]
@@ -150,10 +150,10 @@ class Comparison:
     log_evidence: float | None
     seconds: tuple[float | None, float | None]
     """Of the erasure and of a refit, where they are known."""
-    evidence: Any
-    """What the eraser showed of its draws; None where only draws were given."""
+    diagnostics: Any
+    """What the method showed of its draws; None where only draws were given."""
     jeffreys: Estimate | None
-    """Of the erased draws from refits, where the eraser measured it."""
+    """Of the erased draws from refits, where the method measured it."""
     ancestors: Any
     """Of the erased draws, where they were resampled and it is known from which."""
     key: Key[Array, ""]
@@ -162,7 +162,7 @@ class Comparison:
     @functools.cached_property
     def kept_model(self) -> AbstractModel:
         """The model of the kept rows."""
-        return self.model.without(self.removal)
+        return self.model.without(self.change)
 
     # --- sets of draws
 
@@ -195,14 +195,14 @@ class Comparison:
             raise needs_density("the likelihood at other draws than the fit's")
         unseen = jnp.zeros(0, jnp.int32) if self.test is None else spread_out(self.test.row_ids)
         kept = spread_out(self.kept_model.row_ids)
-        looked = RowStatistics(self.model, self.removal, kept, self.test, unseen, self.labels is None)
-        elements = self.model.elements(len(kept) + len(unseen) + self.removal.padded_ids.shape[0])
+        looked = RowStatistics(self.model, self.change, kept, self.test, unseen, self.labels is None)
+        elements = self.model.elements(len(kept) + len(unseen) + self.change.padded_ids.shape[0])
         return self.of_all("statistics", lambda _, sample: over_draws(looked, sample.draws, elements))
 
     @functools.cached_property
     def parts(self) -> dict[str, PyTree]:
         """Data of some kept, removed and test rows; these where there are any."""
-        ids = {"kept": self.kept_model.row_ids, "removed": np.sort(self.removal.row_ids)}
+        ids = {"kept": self.kept_model.row_ids, "removed": np.sort(self.change.row_ids)}
         found = {name: (spread_out(rows), self.model.data) for name, rows in ids.items()}
         if self.test is not None:
             found["test"] = spread_out(self.test.row_ids), self.test.data
@@ -358,10 +358,10 @@ def _listed(draws: Draws) -> str:
     return ", ".join(f"{name} {list(leaf.shape[2:]) or ''}".strip() for name, leaf in leaves)
 
 
-def _removal(model: AbstractModel, result: Any, rows: Any) -> Removal:
+def _removal(model: AbstractModel, result: Any, rows: Any) -> Change:
     left = getattr(getattr(result, "model", None), "present", None)
     if rows is not None:
-        named = model.removal(rows.row_ids if isinstance(rows, Removal) else rows)
+        named = model.change(remove=rows.row_ids if isinstance(rows, Change) else rows)
         if left is not None and not np.array_equal(np.asarray(model.without(named).present), np.asarray(left)):
             raise DifferentModelError(
                 "rows are others than those that after was erased of.", "leave rows out: after says which."
@@ -377,7 +377,7 @@ def _removal(model: AbstractModel, result: Any, rows: Any) -> Removal:
             "after belongs to another model, or the model has lost its rows already.",
             "pass the model that the erasure began with: the one of all rows.",
         )
-    return model.removal(np.flatnonzero(present & ~np.asarray(left)))
+    return model.change(remove=np.flatnonzero(present & ~np.asarray(left)))
 
 
 def _test(model: AbstractModel, test: Any, draws: Draws) -> AbstractModel | None:

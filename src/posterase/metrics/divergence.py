@@ -14,21 +14,21 @@ from jaxtyping import Float
 from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
 
 
 @raises_read_errors
-def divergence(model: AbstractModel, draws: Draws, removal: Removal, refit: Draws | None = None) -> Estimate | None:
+def divergence(model: AbstractModel, draws: Draws, change: Change, refit: Draws | None = None) -> Estimate | None:
     """How far the full posterior is from the kept one: what an erasure has to bridge.
 
     With `refit`, draws of the kept posterior: Jeffreys, E_S[removed] − E_kept[removed]. Without: KL(p_S ‖ p_kept) from
     weights, or None, not measured, where their k̂ does not pass.
     """
-    removed = RemovedLogLikelihood(model, removal)
+    removed = RemovedLogLikelihood(model, change)
     model.check(draws)
     log_weights, base = -evaluate(removed, draws), base_weights(draws)
     if refit is not None:

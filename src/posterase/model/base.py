@@ -1,6 +1,6 @@
 """Models, and the three functions that everything else hangs on (`posterase.model.densities` makes them).
 
-A model and a removal of rows S′ from its data S give three functions of *unconstrained* parameters θ, each a log
+A model and a change of rows S′ from its data S give three functions of *unconstrained* parameters θ, each a log
 density up to a constant, with the Jacobians of the model's transforms included:
 
     full(θ)    = log p(θ) + log p(S | θ)
@@ -13,7 +13,7 @@ Two kinds of model make them. `Model` has one likelihood value a row and sums ro
 factorise over rows (a Gaussian process with its function integrated out, a time series): its log density takes a mask
 of the rows that are present.
 
-Rows keep their position for ever. A removal does not cut the arrays: `without` overwrites the removed rows with a copy
+Rows keep their position for ever. A change does not cut the arrays: `without` overwrites the removed rows with a copy
 of a kept one and marks them absent. So row ids of later requests mean what they meant in the first, nothing of the
 removed rows stays in the kept model, `kept` is just `full` of another model, and no array changes its shape, so that
 nothing is compiled again for the next request.
@@ -41,10 +41,10 @@ from posterase.data.parameters import check_known, parameter_names
 from posterase.data.streams import Stream, raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import NoDensityError
+from posterase.model.change import SMALLEST_BUCKET, Change, bucket_of
 from posterase.model.checks import (
     in_support,
 )
-from posterase.model.removal import SMALLEST_BUCKET, Removal, bucket_of
 from posterase.model.transforms import Transform, real
 from posterase.runtime.checks import check_int, check_type, once
 from posterase.runtime.closures import holds_data
@@ -79,14 +79,14 @@ class OwnSample(NamedTuple):
 
 
 class AbstractModel(eqx.Module):
-    """What erasers know of a model: parameters, rows, and log densities of unconstrained parameters."""
+    """What methods know of a model: parameters, rows, and log densities of unconstrained parameters."""
 
     rows_factorise: ClassVar[bool] = True
     """Whether a row has a likelihood of its own, given the parameters."""
-    gradients_are_dear: ClassVar[bool] = False
+    gradients_are_expensive: ClassVar[bool] = False
     """Whether gradients come from outside compiled code, so that a refit costs less than many moves."""
-    checked_each_time: ClassVar[bool] = False
-    """Whether every removal is checked to leave kept rows alone: for what nobody wrote with rows in mind."""
+    check_every_change: ClassVar[bool] = False
+    """Whether every change is checked to leave kept rows alone: for what nobody wrote with rows in mind."""
 
     data: eqx.AbstractVar[PyTree]
     present: eqx.AbstractVar[Bool[Array, " rows"]]
@@ -97,7 +97,7 @@ class AbstractModel(eqx.Module):
         """log p(θ) + log p(present rows | θ), at parameters on their own (constrained) scale."""
 
     @abc.abstractmethod
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
         """log p(S | θ) − log p(S − S′ | θ), at parameters on their own (constrained) scale."""
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
@@ -105,7 +105,7 @@ class AbstractModel(eqx.Module):
         independent given θ; else its density given all others.
         """
         one = jnp.ones(1, bool)
-        return jax.lax.map(lambda row: self.log_removed(params, Removal(padded_ids=row[None], counted=one)), rows)
+        return jax.lax.map(lambda row: self.log_removed(params, Change(padded_ids=row[None], counted=one)), rows)
 
     @abc.abstractmethod
     def elements(self, rows: int) -> int:
@@ -120,7 +120,7 @@ class AbstractModel(eqx.Module):
         """Check shapes of what the model's functions return at such parameters, without computing anything."""
 
     @abc.abstractmethod
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+    def _check_additive(self, params: PyTree, change: Change) -> None:
         """Raise `NotFactorisedError` where full − kept ≠ removed at these parameters of one draw."""
 
     # --- rows
@@ -150,25 +150,25 @@ class AbstractModel(eqx.Module):
         """
         return None
 
-    def removal(self, rows: ArrayLike | Sequence[int]) -> Removal:
-        """Check the rows of a request (ids, or a mask over all rows) and make a `Removal` of them."""
-        ids = row_ids(rows, np.asarray(self.present))
+    def change(self, remove: ArrayLike | Sequence[int]) -> Change:
+        """Make a `Change` that removes rows: ids, or a mask over all rows. They are checked here."""
+        ids = row_ids(remove, np.asarray(self.present))
         bucket = bucket_of(len(ids))
         padded = np.full(bucket, ids[0], dtype=np.int32)
         padded[: len(ids)] = ids
-        return Removal(padded_ids=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
+        return Change(padded_ids=as_jax(padded), counted=as_jax(np.arange(bucket) < len(ids)))
 
     @raises_read_errors
-    def without(self: M, removal: Removal) -> M:
+    def without(self: M, change: Change) -> M:
         """The model of the kept rows. Nothing of the removed rows is left in it.
 
         It is a copy of the data. While one is in use, asking for it again gives the same one.
         """
-        check_type(removal, Removal, "removal", "make one: model.removal([3, 17]).")
-        known = _in_use.find(self, removal)
+        check_type(change, Change, "change", "make one: model.change(remove=[3, 17]).")
+        known = _in_use.find(self, change)
         if known is None:
-            known = self._without(_absent(self.present, removal.padded_ids))
-            _in_use.keep(self, removal, known)
+            known = self._without(_absent(self.present, change.padded_ids))
+            _in_use.keep(self, change, known)
         return known
 
     def spread(self: M) -> M:
@@ -199,9 +199,9 @@ class AbstractModel(eqx.Module):
         return self.log_joint(self.constrain(theta)) + self.log_det_jacobian(theta)
 
     @all_digits()
-    def log_removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
+    def log_removed_density(self, theta: PyTree, change: Change) -> Float[Array, ""]:
         """log p(S | θ) − log p(S − S′ | θ), at unconstrained parameters."""
-        return self.log_removed(self.constrain(theta), removal)
+        return self.log_removed(self.constrain(theta), change)
 
     # --- checks
 
@@ -236,15 +236,15 @@ class AbstractModel(eqx.Module):
     def _holds_data(self, params: PyTree) -> bool:
         """Whether the model's functions use data that are neither its leaves nor parameters."""
         bucket = np.zeros(SMALLEST_BUCKET, np.int32)
-        removal = Removal(padded_ids=as_jax(bucket), counted=as_jax(bucket, bool))
-        return holds_data(_densities_and_slopes, self, params, removal)
+        change = Change(padded_ids=as_jax(bucket), counted=as_jax(bucket, bool))
+        return holds_data(_densities_and_slopes, self, params, change)
 
     def _check_example(self, params: PyTree) -> None:
         check_known(self.transforms, parameter_names(params), "transforms")
         self.check_functions(_shapes(params))
 
     @raises_read_errors
-    def check_additivity(self, draws: Draws, removal: Removal, *, samples: int = 3) -> None:
+    def check_additivity(self, draws: Draws, change: Change, *, samples: int = 3) -> None:
         """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
 
         This catches likelihoods whose rows look at each other (a mean over the data, the row before) and masked
@@ -258,7 +258,7 @@ class AbstractModel(eqx.Module):
         checked, failed = 0, None
         for at in places:
             try:
-                self._check_additive(draws.at(at), removal)
+                self._check_additive(draws.at(at), change)
                 checked += 1
             except NoDensityError as error:
                 failed = error
@@ -276,36 +276,36 @@ class AbstractModel(eqx.Module):
 
 
 class _InUse:
-    """Kept models that somebody holds, by the very model and removal that they were made from.
+    """Kept models that somebody holds, by the very model and change that they were made from.
 
-    The checks, the erasers and the result of one request all ask for the kept model, a copy of the data; one serves
+    The checks, the methods and the result of one request all ask for the kept model, a copy of the data; one serves
     all. Nothing is kept alive by being in here.
     """
 
     def __init__(self) -> None:
         self._made: list[tuple[weakref.ref[Any], weakref.ref[Any], weakref.ref[Any]]] = []
 
-    def find(self, model: M, removal: Removal) -> M | None:
+    def find(self, model: M, change: Change) -> M | None:
         for of, without, kept in self._made:
-            if of() is model and without() is removal:
+            if of() is model and without() is change:
                 return kept()
         return None
 
-    def keep(self, model: AbstractModel, removal: Removal, kept: AbstractModel) -> None:
-        if not is_known(*jax.tree.leaves((model, removal, kept))):
+    def keep(self, model: AbstractModel, change: Change, kept: AbstractModel) -> None:
+        if not is_known(*jax.tree.leaves((model, change, kept))):
             return  # inside compiled code, where it is no array but a step of a program
         self._made = [each for each in self._made if all(part() is not None for part in each)]
-        self._made.append((weakref.ref(model), weakref.ref(removal), weakref.ref(kept)))
+        self._made.append((weakref.ref(model), weakref.ref(change), weakref.ref(kept)))
 
 
 _in_use = _InUse()
 
 
-def _densities_and_slopes(model: AbstractModel, params: PyTree, removal: Removal) -> PyTree:
-    """All that erasers compile of a model: with derivatives, since a function may have rules of its own for them."""
+def _densities_and_slopes(model: AbstractModel, params: PyTree, change: Change) -> PyTree:
+    """All that methods compile of a model: with derivatives, since a function may have rules of its own for them."""
 
     def densities(theta: PyTree) -> Float[Array, ""]:
-        return model.log_density(theta) + model.log_removed_density(theta, removal)
+        return model.log_density(theta) + model.log_removed_density(theta, change)
 
     return jax.value_and_grad(densities)(model.unconstrain(params))
 

@@ -11,7 +11,7 @@ import equinox as eqx
 from jaxtyping import Array, Float, PyTree
 
 from posterase.model.base import AbstractModel
-from posterase.model.removal import Removal
+from posterase.model.change import Change
 
 
 class LogDensity(eqx.Module):
@@ -32,15 +32,15 @@ class RemovedLogLikelihood(eqx.Module):
     """log p(S | θ) − log p(S − S′ | θ), as a function of unconstrained θ."""
 
     model: AbstractModel
-    removal: Removal
+    change: Change
 
     def __call__(self, theta: PyTree) -> Float[Array, ""]:
-        return self.model.log_removed_density(theta, self.removal)
+        return self.model.log_removed_density(theta, self.change)
 
     @property
     def elements(self) -> int:
         """How many numbers of data one evaluation holds in memory."""
-        return self.model.elements(self.removal.padded_ids.shape[0])
+        return self.model.elements(self.change.padded_ids.shape[0])
 
 
 class Split(NamedTuple):
@@ -51,12 +51,12 @@ class Split(NamedTuple):
     removed: RemovedLogLikelihood
 
 
-def split(model: AbstractModel, removal: Removal) -> Split:
+def split(model: AbstractModel, change: Change) -> Split:
     """The log densities of all rows, of the kept rows, and what the removed rows add, at unconstrained parameters.
 
     They compute in the precision of their argument. Weights are differences of them, for which float32 is not enough:
     `posterase.numerics.densities.evaluate` gives those.
     """
     return Split(
-        full=LogDensity(model), kept=LogDensity(model.without(removal)), removed=RemovedLogLikelihood(model, removal)
+        full=LogDensity(model), kept=LogDensity(model.without(change)), removed=RemovedLogLikelihood(model, change)
     )

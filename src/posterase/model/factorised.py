@@ -14,6 +14,7 @@ from posterase.data.row_sums import Blocks, Spread, Term, sum_rows
 from posterase.data.streams import Counted, Stream, data_of, shapes_of, taken
 from posterase.errors import MeshError
 from posterase.model.base import AbstractModel, M, as_node, evaluate_precisely, overwrite, with_rows
+from posterase.model.change import SMALLEST_BUCKET, Change
 from posterase.model.checks import (
     returns_rows,
     returns_scalar,
@@ -21,7 +22,6 @@ from posterase.model.checks import (
     same_sums,
     transforms_of,
 )
-from posterase.model.removal import SMALLEST_BUCKET, Removal
 from posterase.model.transforms import Transform
 from posterase.runtime import sharding
 from posterase.runtime.precision import (
@@ -69,8 +69,8 @@ class Model(AbstractModel):
     ...     log_likelihood=lambda p, data: -0.5 * (data["y"] - p["mu"]) ** 2,
     ...     data={"y": jnp.array([0.3, -1.2, 0.8])},
     ... )
-    >>> model.removal([1])
-    Removal of 1 row: 1
+    >>> model.change(remove=[1])
+    Change: remove 1 row (1)
     """
 
     log_prior: Callable[[PyTree], Float[Array, ""]]
@@ -98,8 +98,8 @@ class Model(AbstractModel):
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
 
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return self._sum_rows(params, taken(self.data, removal.padded_ids), removal.counted)
+    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return self._sum_rows(params, taken(self.data, change.padded_ids), change.counted)
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         precision = jnp.result_type(*jax.tree.leaves(params))
@@ -136,23 +136,23 @@ class Model(AbstractModel):
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
             returns_rows(self.log_likelihood, params, shapes_of(self.data, rows), rows)
 
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+    def _check_additive(self, params: PyTree, change: Change) -> None:
         # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
-        removed = np.sort(removal.row_ids)[:CHECKED_ROWS]
-        left = self.without(removal).row_ids
+        removed = np.sort(change.row_ids)[:CHECKED_ROWS]
+        left = self.without(change).row_ids
         kept = left[np.linspace(0, len(left) - 1, min(len(left), CHECKED_ROWS)).astype(int)]
         both = np.union1d(kept, removed)
         together = self._row_values(params, both)
         for what, rows in (("kept", kept), ("removed", removed)):
             among = together[np.searchsorted(both, rows)]
             same_likelihoods(rows, among, self._row_values(params, rows), what)
-        # And the sums, over all rows: full, the kept rows as the erasers sum them and by themselves, the removed rows.
-        others = [self.without(removal).log_joint]
+        # And the sums, over all rows: full, the kept rows as the methods sum them and by themselves, the removed rows.
+        others = [self.without(change).log_joint]
         if not isinstance(self.data, Stream):  # whose rows are read in blocks, not by themselves
             others.append(_Alone(self, jnp.asarray(left)))
         full, eps = evaluate_precisely(self.log_joint, params)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
-        removed_sum, _ = evaluate_precisely(self.log_removed, params, removal)
+        removed_sum, _ = evaluate_precisely(self.log_removed, params, change)
         for other in others:
             kept_sum, _ = evaluate_precisely(other, params)
             same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)

@@ -14,12 +14,12 @@ from posterase.data.checks import rows_of
 from posterase.data.streams import Stream
 from posterase.errors import DataError, NotFactorisedError
 from posterase.model.base import AbstractModel, M, as_node, coupled_elements, evaluate_precisely, overwrite, with_rows
+from posterase.model.change import Change
 from posterase.model.checks import (
     has_density,
     returns_scalar,
     transforms_of,
 )
-from posterase.model.removal import Removal
 from posterase.model.transforms import Transform
 from posterase.runtime.precision import (
     cast_floats,
@@ -77,8 +77,8 @@ class MaskedModel(AbstractModel):
         data = cast_floats(self.data, jnp.result_type(*jax.tree.leaves(params)))
         return self.masked_log_joint(params, data, self.present).astype(widest_float())
 
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return self.log_joint(params) - self.without(removal).log_joint(params)
+    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return self.log_joint(params) - self.without(change).log_joint(params)
 
     def elements(self, rows: int) -> int:
         return max(coupled_elements(self.present.shape[0]), sum(leaf.size for leaf in jax.tree.leaves(self.data)))
@@ -89,14 +89,14 @@ class MaskedModel(AbstractModel):
     def _check_functions(self, params: PyTree) -> None:
         returns_scalar("log_joint", self.masked_log_joint, params, self.data, self.present)
 
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+    def _check_additive(self, params: PyTree, change: Change) -> None:
         # full − kept is removed by definition; what can go wrong is that kept still looks at the removed rows.
         # So put other rows in their place, and see whether the density notices.
-        kept = self.without(removal)
+        kept = self.without(change)
         left = kept.row_ids
         expected, eps = evaluate_precisely(self.masked_log_joint, params, self.data, kept.present)
         for filler in left[np.linspace(0, len(left) - 1, min(len(left), MASK_FILLERS)).astype(int)]:
-            data = jax.tree.map(lambda leaf: leaf.at[removal.padded_ids].set(leaf[filler]), self.data)  # noqa: B023
+            data = jax.tree.map(lambda leaf: leaf.at[change.padded_ids].set(leaf[filler]), self.data)  # noqa: B023
             value, _ = evaluate_precisely(self.masked_log_joint, params, data, kept.present)
             has_density(float(expected), "log density of the kept rows")
             if not abs(float(value - expected)) <= 1e4 * eps * (1 + abs(float(expected))):

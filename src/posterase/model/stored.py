@@ -19,7 +19,7 @@ from posterase.draws.draws import Draws
 from posterase.draws.io import pieces
 from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
 from posterase.model.base import AbstractModel
-from posterase.model.removal import Removal
+from posterase.model.change import Change
 from posterase.model.transforms import Transform
 
 GIVE_THE_MODEL = (
@@ -80,7 +80,7 @@ class StoredLikelihoods(AbstractModel):
         selected = StoredLikelihoods([block.at_draws(*index) for block in self.blocks], draws.params)
         return eqx.tree_at(lambda each: each.present, selected, self.present)
 
-    def removed_at(self, draws: Draws, removal: Removal) -> Float[np.ndarray, "chain draw"]:
+    def removed_at(self, draws: Draws, change: Change) -> Float[np.ndarray, "chain draw"]:
         """Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""
         for name, ours, theirs in zip(draws.names, *map(jax.tree.leaves, (draws.params, self.fitted)), strict=True):
             if ours is not theirs and not np.array_equal(ours, theirs):
@@ -90,7 +90,7 @@ class StoredLikelihoods(AbstractModel):
                     "likelihoods.",
                 )
         total = np.zeros((draws.n_chains, draws.n_draws))
-        ids, start = removal.row_ids, 0
+        ids, start = change.row_ids, 0
         for block in self.blocks:
             inside = ids[(ids >= start) & (ids < start + block.size)] - start
             total += block.total(inside) if inside.size else 0.0
@@ -105,7 +105,7 @@ class StoredLikelihoods(AbstractModel):
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         raise needs_density("the model's density")
 
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
+    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
         raise needs_density("the model's likelihood at other draws")
 
     def elements(self, rows: int) -> int:
@@ -123,7 +123,7 @@ class StoredLikelihoods(AbstractModel):
     def _check_functions(self, params: PyTree) -> None:
         pass
 
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+    def _check_additive(self, params: PyTree, change: Change) -> None:
         pass
 
 

@@ -1,6 +1,6 @@
 """Constrained parameters: from the scale people use to the whole real line, and back.
 
-A transform t maps an unconstrained vector u to a parameter x = t(u) in its support. Erasers work on u; the density of
+A transform t maps an unconstrained vector u to a parameter x = t(u) in its support. Methods work on u; the density of
 u is the density of x times |dt/du|, and `log_det_jacobian(u)` is the log of that factor, summed over the parameter's
 last axis where the transform is joint (`ordered`, `simplex`) and over all its elements in any case: one number.
 

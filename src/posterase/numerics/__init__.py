@@ -1,1 +1,1 @@
-"""Numbers behind the erasers: densities over draws, curvature, linear solvers, weights, maps, paths and moves."""
+"""Numbers behind the methods: densities over draws, curvature, linear solvers, weights, maps, paths and moves."""

@@ -262,6 +262,6 @@ def block_size(density: LogDensity, m: int) -> int:
     """How many draws are evaluated side by side."""
     most = batch_size(density.elements, m)
     few = BLOCK if jax.default_backend() == "cpu" else max(BLOCK, m // 8)
-    if density.model.gradients_are_dear:
+    if density.model.gradients_are_expensive:
         few = BLOCK_OUTSIDE
     return min(most, few, m) * sharding.shards(sharding.CHAINS)

@@ -171,7 +171,7 @@ def find_modes(
 
 def at_once(density: RaveledDensity) -> int:
     """How many points climb."""
-    return AT_ONCE_OUTSIDE if density.density.model.gradients_are_dear else AT_ONCE
+    return AT_ONCE_OUTSIDE if density.density.model.gradients_are_expensive else AT_ONCE
 
 
 def _points(random: np.random.Generator, z: Float[np.ndarray, "n d"], size: int) -> Float[np.ndarray, "size d"]:

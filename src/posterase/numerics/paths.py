@@ -18,8 +18,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import log_sum_exp
 
@@ -31,7 +31,7 @@ class Path(eqx.Module):
 
     model: AbstractModel
     kept: AbstractModel
-    removal: Removal
+    change: Change
     moved_by: AffineMap | None
     """The map that the draws were moved by; None: untouched draws."""
     at: Float[Array, ""]
@@ -46,7 +46,7 @@ class Path(eqx.Module):
         if self.ended:
             return kept
         if self.moved_by is None:
-            return kept + (1 - self.at) * RemovedLogLikelihood(self.model, self.removal)(unravel(theta))
+            return kept + (1 - self.at) * RemovedLogLikelihood(self.model, self.change)(unravel(theta))
         back = jnp.asarray(self.moved_by.inverse(theta[None])[0], theta.dtype)
         return self.at * kept + (1 - self.at) * LogDensity(self.model)(unravel(back))
 

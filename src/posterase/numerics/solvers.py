@@ -4,7 +4,7 @@
     CG(rtol, preconditioner)       preconditioned conjugate gradients: products H v only
     Neumann(order=j, scale=c)      the paper's truncated series (Appendix B): j + 1 terms, products H v only
 
-Each returns a `Solved` with its residual. None raises: a failed solve is a value, and the eraser that asked for it
+Each returns a `Solved` with its residual. None raises: a failed solve is a value, and the method that asked for it
 says what to do.
 
 **What Neumann leaves out.** The sum xⱼ = c Σᵢ₌₀ʲ (I − cH)ⁱ v has the residual v − H xⱼ = (I − cH)ʲ⁺¹ v. Along an

@@ -20,8 +20,8 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity, RemovedLogLikelihood
-from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
@@ -57,7 +57,7 @@ LEAST_KEPT = 0.01
 
 
 class Options(NamedTuple):
-    """How maps are fitted; `erasers.transport.Transport` says what each is."""
+    """How maps are fitted; `methods.transport.Transport` says what each is."""
 
     refinements: int
     newton_steps: int
@@ -92,20 +92,20 @@ class Fit:
         key: Key[Array, ""],
         model: AbstractModel,
         kept: AbstractModel,
-        removal: Removal,
+        change: Change,
         thetas: Float[np.ndarray, "n d"],
         like: PyTree,
         base: Float[np.ndarray, "chain draw"],
     ):
-        self.options, self.key, self.model, self.kept, self.removal = options, key, model, kept, removal
+        self.options, self.key, self.model, self.kept, self.change = options, key, model, kept, change
         self.thetas, self.like, self.base = thetas, like, base
-        self.share = removal.n_rows / model.n_rows
+        self.share = change.n_rows / model.n_rows
         self.n, self.d = thetas.shape
         if self.n < 4:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
         self.folds = first_half(*base.shape), ~first_half(*base.shape)
         self.cost = Cost()
-        check_informed(LogDensity(kept), RemovedLogLikelihood(model, removal), thetas, like)
+        check_informed(LogDensity(kept), RemovedLogLikelihood(model, change), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
         self.spend(densities=self.n)
         if not np.isfinite(self.full[base.ravel() > 0]).all():
@@ -149,7 +149,7 @@ class Fit:
         if self.d > MATRICES_UP_TO:
             return self.start_low_rank(means, samples)
         points = samples[:, : int(np.clip(CURVATURE_GRADIENTS // (2 * self.d), *CURVATURE_DRAWS))]
-        look = _finite(_look(self.model, self.removal, self.narrow(samples), self.narrow(points), self.like))
+        look = _finite(_look(self.model, self.change, self.narrow(samples), self.narrow(points), self.like))
         a_curvature = 2 * points.shape[0] * points.shape[1] * self.d
         self.spend(gradients=(1 + self.share) * (samples.shape[0] * samples.shape[1] + a_curvature), sequential=2)
         kept = look.full - look.removed
@@ -223,7 +223,7 @@ class Fit:
             scales = np.sqrt(np.where(variances > 0, variances, 1))
             out = _low_rank(
                 LogDensity(self.kept),
-                RemovedLogLikelihood(self.model, self.removal),
+                RemovedLogLikelihood(self.model, self.change),
                 self.narrow(sample),
                 self.narrow(scales),
                 rank,
@@ -280,7 +280,7 @@ class Fit:
     def score_split(self, scored: _Scored) -> _Scored:
         """Every second draw left in place: weights against the mixture of moved and unmoved draws."""
         stayed = np.arange(self.n) % 2 == 1
-        removed = RemovedLogLikelihood(self.model, self.removal)
+        removed = RemovedLogLikelihood(self.model, self.change)
         thetas = np.where(stayed[:, None], self.thetas, scored.moved)
         at_removed = evaluate_at(removed, thetas, self.like)
         back, log_det = np.empty_like(thetas), np.empty(self.n)
@@ -327,9 +327,9 @@ class _Look(NamedTuple):
 
 @eqx.filter_jit
 def _look(
-    model: AbstractModel, removal: Removal, samples: Float[Array, "2 m d"], points: Float[Array, "2 p d"], like: PyTree
+    model: AbstractModel, change: Change, samples: Float[Array, "2 m d"], points: Float[Array, "2 p d"], like: PyTree
 ) -> _Look:
-    full, removed = LogDensity(model), RemovedLogLikelihood(model, removal)
+    full, removed = LogDensity(model), RemovedLogLikelihood(model, change)
 
     def slopes(density: LogDensity | RemovedLogLikelihood, samples: Float[Array, "2 m d"]) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])

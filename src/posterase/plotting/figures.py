@@ -15,7 +15,7 @@ from posterase.runtime.optional import need
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from posterase.ladder.result import Erasure
+    from posterase.ladder.result import Result
 
 # Okabe and Ito's colours, which colour-blind readers tell apart.
 GREY, SKY, VERMILION, GREEN, BLACK = "#999999", "#56B4E9", "#D55E00", "#009E73", "black"
@@ -72,10 +72,10 @@ class Sample(NamedTuple):
         return np.sqrt(self.weights @ (self.values - self.mean) ** 2)
 
 
-def samples_of(result: Erasure) -> list[Sample]:
+def samples_of(result: Result) -> list[Sample]:
     """The draws before, after, and of refits that were given."""
     found = [Sample.of("before", result.before)]
-    tried = result.rungs[-1].erased if result.rungs else None
+    tried = result.outcomes[-1].erased if result.outcomes else None
     if result.verdict.accepted:
         found.append(Sample.of("after", result.draws))
     elif tried is not None:
@@ -105,8 +105,8 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def draw_erasure(result: Erasure) -> Figure:
-    """Densities of the parameters that moved most; below, what every rung's diagnostics said."""
+def draw_erasure(result: Result) -> Figure:
+    """Densities of the parameters that moved most; below, what every method's diagnostics said."""
     samples = samples_of(result)
     names, most = samples[0].names, moved_most(samples)
     per_row = min(3 if len(most) > 4 else 2, len(most))
@@ -129,20 +129,24 @@ def draw_erasure(result: Erasure) -> Figure:
             axis.legend(frameon=False, fontsize=8)
     _draw_k(figure.add_subplot(grid[rows, :per_row]), result)
     _draw_ess(figure.add_subplot(grid[rows, per_row:]), result)
-    said = f"accepted by {result.verdict.rung}" if result.verdict.accepted else "refused"
+    said = f"accepted by {result.verdict.method}" if result.verdict.accepted else "refused"
     figure.suptitle(f"{result.n_removed} row{'s' if result.n_removed != 1 else ''} erased: {said}", fontsize=11)
     return figure
 
 
-def _draw_k(axis: Any, result: Erasure) -> None:
-    """k̂ of every rung that has one, and the threshold."""
-    known = [rung for rung in result.rungs if rung.evidence is not None and rung.evidence.pareto_k is not None]
-    shown = [(rung, rung.evidence) for rung in known]
+def _draw_k(axis: Any, result: Result) -> None:
+    """k̂ of every method that has one, and the threshold."""
+    known = [
+        outcome
+        for outcome in result.outcomes
+        if outcome.diagnostics is not None and outcome.diagnostics.pareto_k is not None
+    ]
+    shown = [(outcome, outcome.diagnostics) for outcome in known]
     values = [min(max(float(e.pareto_k or 0), 0), 2.0) for _, e in shown if e is not None]
-    colours = [SKY if rung.objections else GREEN for rung, _ in shown]
+    colours = [SKY if outcome.objections else GREEN for outcome, _ in shown]
     bars = axis.barh(range(len(shown)), values, color=colours, height=0.5)
     axis.bar_label(bars, [f"{e.pareto_k:.2f}" for _, e in shown if e is not None], padding=3, fontsize=8)
-    axis.set_yticks(range(len(shown)), [rung.name for rung, _ in shown], fontsize=8)
+    axis.set_yticks(range(len(shown)), [outcome.name for outcome, _ in shown], fontsize=8)
     axis.set_ylim(max(len(shown), FEWEST_BARS) - 0.5, -0.5)
     if shown and shown[0][1] is not None:
         limit = result.policy.pareto_k if result.policy.pareto_k is not None else shown[0][1].threshold
@@ -153,9 +157,9 @@ def _draw_k(axis: Any, result: Erasure) -> None:
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _draw_ess(axis: Any, result: Erasure) -> None:
-    """Effective draws: along the path of the last rung where it walked one, else of every rung."""
-    stages = getattr(getattr(result.rungs[-1].erased, "diagnostics", None), "stages", None) if result.rungs else None
+def _draw_ess(axis: Any, result: Result) -> None:
+    """Effective draws: along the path of the last method where it walked one, else of every method."""
+    stages = getattr(getattr(result.outcomes[-1].erased, "details", None), "stages", None) if result.outcomes else None
     axis.tick_params(labelsize=8)
     axis.spines[["top", "right"]].set_visible(False)
     if stages and len(stages) > 1:
@@ -166,11 +170,11 @@ def _draw_ess(axis: Any, result: Erasure) -> None:
         axis.set_ylim(bottom=0)
         axis.set_title("effective draws at every stage of the path", fontsize=9)
         return
-    known = [(rung, rung.evidence) for rung in result.rungs if rung.evidence is not None]
+    known = [(outcome, outcome.diagnostics) for outcome in result.outcomes if outcome.diagnostics is not None]
     axis.bar(
-        [rung.name for rung, _ in known],
-        [min(rung.ess.values()) for rung, _ in known],
-        color=[SKY if rung.objections else GREEN for rung, _ in known],
+        [outcome.name for outcome, _ in known],
+        [min(outcome.ess.values()) for outcome, _ in known],
+        color=[SKY if outcome.objections else GREEN for outcome, _ in known],
         width=0.5,
     )
     axis.set_xlim(-0.5, max(len(known), FEWEST_BARS) - 0.5)

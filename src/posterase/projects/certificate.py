@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from posterase.ladder.result import Erasure
+from posterase.ladder.result import Result
 from posterase.projects.builders import Fit
 from posterase.projects.loading import ASSUMPTIONS, Tried, data_digest, hardware, versions
 from posterase.record.certificate import issue_alone
@@ -28,7 +28,7 @@ BY_WHOEVER_ASKED = "the rows that were named are all that were to be erased"
 def attest(
     keys: Keys,
     fit: Fit,
-    result: Erasure,
+    result: Result,
     *,
     before: Path,
     after: Path,

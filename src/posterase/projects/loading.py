@@ -28,7 +28,7 @@ from posterase.errors import (
 )
 from posterase.ladder.erase import erase
 from posterase.ladder.policy import Policy
-from posterase.ladder.result import Erasure
+from posterase.ladder.result import Result
 from posterase.model.base import AbstractModel
 from posterase.projects.advice import as_settings
 from posterase.projects.builders import builder, open_stored, policy_from
@@ -68,8 +68,8 @@ class Opened:
     def erase(self, rows: Sequence[int], seed: int | None, spent: float) -> Tried:
         """Climb the ladder."""
         try:
-            removal = self.model.removal(list(rows))
-            result = erase(self.model, self.draws, removal, key=seed, policy=self.policy, spent=spent)
+            change = self.model.change(remove=list(rows))
+            result = erase(self.model, self.draws, change, key=seed, policy=self.policy, spent=spent)
         except OF_A_REQUEST as error:
             return Tried(None, (type(error).__doc__ or "").splitlines()[0])  # its own text may hold values of rows
         verdict = result.to_dict()["verdict"]
@@ -82,7 +82,7 @@ class Opened:
 class Tried:
     """An erasure, or why there is none."""
 
-    result: Erasure | None
+    result: Result | None
     reason: str
 
     @property

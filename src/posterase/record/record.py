@@ -54,7 +54,7 @@ LONGEST = 1024
 
 
 @dataclasses.dataclass
-class Change:
+class Transaction:
     """A transaction and what it adds to the ledger."""
 
     connection: sa.Connection
@@ -156,17 +156,17 @@ class Record:
     # --- changes
 
     @contextmanager
-    def change(self, begin: Begin | None = None) -> Iterator[Change]:
+    def transaction(self, begin: Begin | None = None) -> Iterator[Transaction]:
         """A transaction with its entries of the ledger: all of it, or nothing."""
         with (begin or self.database.writing)() as connection:
             row = connection.execute(sa.select(schema.log).with_for_update()).one()
             self._check_keys(row)
             tree = Tree.from_bytes(row.size, row.peaks)
-            change = Change(connection, self.keys, self.actor, row.origin, tree, self._time(row.time))
-            yield change
-            if change.tree.size > row.size:
-                values = {"size": change.tree.size, "peaks": change.tree.to_bytes(), "time": change.now}
-                connection.execute(schema.log.update().values(key=str(change.keys.public), **values))
+            transaction = Transaction(connection, self.keys, self.actor, row.origin, tree, self._time(row.time))
+            yield transaction
+            if transaction.tree.size > row.size:
+                values = {"size": transaction.tree.size, "peaks": transaction.tree.to_bytes(), "time": transaction.now}
+                connection.execute(schema.log.update().values(key=str(transaction.keys.public), **values))
 
     def _begin(self) -> None:
         """The first entry, where there is none."""
@@ -186,9 +186,9 @@ class Record:
                     connection.execute(schema.log.insert().values(id=1, size=0, peaks=b"", time="", **own))
                 yield connection
 
-        with self.change(first) as change:
-            if change.tree.size == 0:
-                change.append("ledger.created", {"key": str(self.keys.public)})
+        with self.transaction(first) as transaction:
+            if transaction.tree.size == 0:
+                transaction.append("ledger.created", {"key": str(self.keys.public)})
 
     def check_keys(self) -> None:
         """Refuse keys that are not those of this record, or not any more."""
@@ -231,33 +231,33 @@ class Record:
         """
         owned(project)
         definition = canonical(project.to_dict()).decode()
-        with self.change() as change:
+        with self.transaction() as transaction:
             mine = schema.projects.c.name == project.name
-            found = change.connection.execute(sa.select(schema.projects).where(mine)).one_or_none()
+            found = transaction.connection.execute(sa.select(schema.projects).where(mine)).one_or_none()
             body: dict[str, Any] = {
                 "definition": definition_digest(project.to_dict()),
                 "folder": folder_digest(project),
             }
             if found is None:
-                values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": change.tree.size}
-                change.connection.execute(schema.projects.insert().values(definition=definition, **values))
-                change.append("project.registered", {**body, "version": 1}, project=project.name)
+                values = {"name": project.name, "version": 1, "spent": 0.0, "runs": 0, "since": transaction.tree.size}
+                transaction.connection.execute(schema.projects.insert().values(definition=definition, **values))
+                transaction.append("project.registered", {**body, "version": 1}, project=project.name)
                 return
             if definition_of(found.definition) == project and not (refitted or returned):
                 return
-            self._idle(change, project.name)
+            self._idle(transaction, project.name)
             changed: dict[str, Any] = {"version": found.version + 1, "definition": definition}
             if refitted:
                 changed |= {"draws_digest": None, "spent": 0.0}
             if returned:
-                changed |= {"since": change.tree.size}
-            change.connection.execute(schema.projects.update().where(mine).values(**changed))
+                changed |= {"since": transaction.tree.size}
+            transaction.connection.execute(schema.projects.update().where(mine).values(**changed))
             body |= {"version": found.version + 1, "refitted": refitted, "returned": returned}
-            change.append("project.changed", body, project=project.name)
+            transaction.append("project.changed", body, project=project.name)
 
-    def _idle(self, change: Change, project: str) -> None:
+    def _idle(self, transaction: Transaction, project: str) -> None:
         """Refuse to change what a run is using."""
-        if change.connection.execute(sa.select(schema.runs).where(schema.runs.c.project == project)).first():
+        if transaction.connection.execute(sa.select(schema.runs).where(schema.runs.c.project == project)).first():
             raise RecordError(f"project {project!r} is being run.", "wait until that is over.")
 
     def add(
@@ -291,15 +291,15 @@ class Record:
         law = regulation_of(regulation)
         text(subject, "subject")
         text(project, "project")
-        with self.change() as change:
-            if self._definition(change.connection, project) is None:
+        with self.transaction() as transaction:
+            if self._definition(transaction.connection, project) is None:
                 raise NotFoundError(
                     f"there is no project {project!r}.", "register it: posterase requests register FILE."
                 )
-            before = change.connection.execute(
+            before = transaction.connection.execute(
                 sa.select(schema.requests).where(schema.requests.c.id == identity)
             ).one_or_none()
-            received = change.time if received_at is None else time_of(received_at, "received_at")
+            received = transaction.time if received_at is None else time_of(received_at, "received_at")
             told: dict[str, Any] = {"project": project, "regulation": law, "subject": self.pseudonym(project, subject)}
             if before is not None:
                 if received_at is not None:
@@ -308,27 +308,27 @@ class Record:
                     told["due_at"] = text_of(time_of(due_at, "due_at"))
                 same = all(getattr(before, name) == value for name, value in told.items())
                 return Added("duplicate" if same else "conflict", _request(before))
-            if received > change.time + TOLERANCE:
+            if received > transaction.time + TOLERANCE:
                 raise RequestError("received_at is in the future.", "check the time and its zone.")
             values = {
                 **told,
                 "id": identity,
                 "sealed": self.keys.sealed(subject, identity),
                 "received_at": text_of(received),
-                "due_at": text_of(_due(law, received, due_at, change.time)),
+                "due_at": text_of(_due(law, received, due_at, transaction.time)),
                 "state": "pending",
             }
-            change.connection.execute(schema.requests.insert().values(**values))
+            transaction.connection.execute(schema.requests.insert().values(**values))
             body = {name: values[name] for name in ("regulation", "subject", "received_at", "due_at")}
-            change.append("request.received", body, project=project, request=identity)
-            return Added("received", _request(change.request(identity)))
+            transaction.append("request.received", body, project=project, request=identity)
+            return Added("received", _request(transaction.request(identity)))
 
     def extend(self, subject_request_id: str, reason: str) -> Request:
         """The longer term that the law allows, once, with the reason that the subject was told."""
         identity = request_id(subject_request_id)
         text(reason, "the reason")
-        with self.change() as change:
-            row = change.request(identity)
+        with self.transaction() as transaction:
+            row = transaction.request(identity)
             self._open(row, "extended")
             self._anonymous(row, reason)
             until = due(row.regulation, time_of(row.received_at, "received_at"), extended=True)
@@ -336,28 +336,28 @@ class Record:
                 raise RequestError("no law sets its term.", "hand it in with another due_at.")
             if row.extended_because is not None:
                 raise WrongStateError(f"request {identity} was extended before.", "once is what the law allows.")
-            if time_of(row.due_at, "due_at") < change.time:
+            if time_of(row.due_at, "due_at") < transaction.time:
                 raise WrongStateError(
                     f"request {identity} was due {row.due_at}.", "an extension is told before that date."
                 )
-            change.update(identity, due_at=text_of(until), extended_because=reason)
+            transaction.update(identity, due_at=text_of(until), extended_because=reason)
             body = {"due_at": text_of(until), "reason": reason}
-            change.append("request.extended", body, project=row.project, request=identity)
-            return _request(change.request(identity))
+            transaction.append("request.extended", body, project=row.project, request=identity)
+            return _request(transaction.request(identity))
 
     def cancel(self, subject_request_id: str, reason: str) -> Request:
         """Cancel a pending request."""
         identity = request_id(subject_request_id)
         text(reason, "the reason")
-        with self.change() as change:
-            row = change.request(identity)
+        with self.transaction() as transaction:
+            row = transaction.request(identity)
             if row.state == "cancelled":
                 return _request(row)
             self._open(row, "cancelled")
             self._anonymous(row, reason)
-            change.update(identity, state="cancelled", reason=reason, sealed=None, **change.answered)
-            change.append("request.cancelled", {"reason": reason}, project=row.project, request=identity)
-            return _request(change.request(identity))
+            transaction.update(identity, state="cancelled", reason=reason, sealed=None, **transaction.answered)
+            transaction.append("request.cancelled", {"reason": reason}, project=row.project, request=identity)
+            return _request(transaction.request(identity))
 
     @staticmethod
     def _open(row: Any, what: str) -> None:
@@ -373,11 +373,11 @@ class Record:
         """Sign with another key from now on: an entry says so, and both keys sign the checkpoint after it."""
         if signer.name != self.origin:
             raise KeyFileError(f"the new key is for {signer.name!r}.", f"make one for {self.origin!r}.")
-        with self.change(begin) as change:
-            old, change.keys = self.keys, dataclasses.replace(self.keys, signer=signer)
+        with self.transaction(begin) as transaction:
+            old, transaction.keys = self.keys, dataclasses.replace(self.keys, signer=signer)
             body = {"old": str(old.public), "new": str(signer.public)}
-            change.append("key.rotated", body, also=(old.signer,))
-        self.keys = change.keys
+            transaction.append("key.rotated", body, also=(old.signer,))
+        self.keys = transaction.keys
 
     # --- questions
 

@@ -46,7 +46,7 @@ from posterase.record.consistency import definition_digest
 from posterase.record.deadlines import text_of
 from posterase.record.ledger.canonical import canonical
 from posterase.record.owned_files import delete, digest_of, others, owned, sync
-from posterase.record.record import Change, Record, definition_of
+from posterase.record.record import Record, Transaction, definition_of
 from posterase.record.redaction import certified, redact
 from posterase.record.requests import Request
 from posterase.record.store import schema
@@ -104,7 +104,7 @@ class Attempt(Protocol):
 
     @property
     def report(self) -> dict[str, Any]:
-        """The public report, as `Erasure.to_dict` makes it: verdict, methods, policy, the budget spent (rounded up)."""
+        """The public report, as `Result.to_dict` makes it: verdict, methods, policy, the budget spent (rounded up)."""
 
     @property
     def data(self) -> bytes:
@@ -275,24 +275,26 @@ class _Claim:
 def _claim(record: Record, project: str, begin: Begin, due_within: dt.timedelta | None) -> _Claim:
     table = schema.requests.c
     query = sa.select(schema.requests).where(table.project == project, table.state == "pending")
-    with record.change(begin) as change:
+    with record.transaction(begin) as transaction:
         if due_within is not None:
-            query = query.where(table.due_at <= text_of(change.time + due_within))
+            query = query.where(table.due_at <= text_of(transaction.time + due_within))
         query = query.order_by(table.due_at, table.id).with_for_update(skip_locked=True)
-        rows = change.connection.execute(query).all()
-        known = change.connection.execute(sa.select(schema.projects).where(schema.projects.c.name == project)).one()
-        name = f"{project}-{change.tree.size}"  # no other run begins at this entry
+        rows = transaction.connection.execute(query).all()
+        known = transaction.connection.execute(
+            sa.select(schema.projects).where(schema.projects.c.name == project)
+        ).one()
+        name = f"{project}-{transaction.tree.size}"  # no other run begins at this entry
         if rows:
-            values = {"id": name, "project": project, "started_at": change.now, "actor": record.actor}
-            change.connection.execute(schema.runs.insert().values(**values))
+            values = {"id": name, "project": project, "started_at": transaction.now, "actor": record.actor}
+            transaction.connection.execute(schema.runs.insert().values(**values))
         for row in rows:
-            change.update(row.id, state="in_progress", run=name)
-            change.append("request.started", {"run": name}, project=project, request=row.id)
+            transaction.update(row.id, state="in_progress", run=name)
+            transaction.append("request.started", {"run": name}, project=project, request=row.id)
         return _Claim(
             name,
             definition_of(known.definition),
             definition_digest(json.loads(known.definition)),
-            change.now,
+            transaction.now,
             {row.id: record.keys.unsealed(row.sealed, row.id) for row in rows},
             known.runs,
             known.version,
@@ -476,18 +478,18 @@ def _release(record: Record, project: Project, begin: Begin, run: str, reason: s
         for stray in path.parent.glob(f"*{glob.escape(f'{path.name}.{run}.new')}*"):
             stray.unlink(missing_ok=True)
     table = schema.requests.c
-    with record.change(begin) as change:
+    with record.transaction(begin) as transaction:
         query = (
             sa.select(table.id).where(table.run == run, table.state == "in_progress").order_by(table.due_at, table.id)
         )
-        for each in change.connection.scalars(query).all():
-            _set_pending(change, project.name, run, each, reason)
-        change.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
+        for each in transaction.connection.scalars(query).all():
+            _set_pending(transaction, project.name, run, each, reason)
+        transaction.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
 
 
-def _set_pending(change: Change, project: str, run: str, request: str, reason: str) -> None:
-    change.update(request, state="pending", run=None)
-    change.append("request.released", {"run": run, "reason": reason}, project=project, request=request)
+def _set_pending(transaction: Transaction, project: str, run: str, request: str, reason: str) -> None:
+    transaction.update(request, state="pending", run=None)
+    transaction.append("request.released", {"run": run, "reason": reason}, project=project, request=request)
 
 
 # --- 4. swap, 5. complete
@@ -507,35 +509,37 @@ def _settle(record: Record, project: Project, begin: Begin, prepared: dict[str, 
     if left:
         document["not_erased"] = [f"{left} of the files to delete, which could not be", *document["not_erased"]]
     document |= {"run": prepared["run"], "project": prepared["project"]}
-    with record.change(begin) as change:
+    with record.transaction(begin) as transaction:
         for identity, answer in prepared["answers"].items():
             if answer["waits"] is not None:
-                _set_pending(change, project.name, run, identity, answer["waits"])
+                _set_pending(transaction, project.name, run, identity, answer["waits"])
             else:
-                _complete(record, change, identity, answer, document)
+                _complete(record, transaction, identity, answer, document)
         known, draws, code = schema.projects.c, prepared["draws"], document["fingerprints"]["code"]["after"]
         values = {"spent": prepared["spent"], "runs": known.runs + 1, "draws_digest": draws, "code": code}
-        change.connection.execute(schema.projects.update().where(known.name == project.name).values(**values))
+        transaction.connection.execute(schema.projects.update().where(known.name == project.name).values(**values))
         body = {"run": run, "draws": draws, "spent": prepared["spent"], "code": code}
-        change.append("run.completed", body, project=project.name)
-        change.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
+        transaction.append("run.completed", body, project=project.name)
+        transaction.connection.execute(schema.runs.delete().where(schema.runs.c.id == run))
 
 
-def _complete(record: Record, change: Change, request: str, answer: dict[str, Any], document: dict[str, Any]) -> None:
-    row, run, project = change.request(request), document["run"]["id"], document["project"]["name"]
-    common = {"sealed": None, "run": None, "rows": answer["rows"], **change.answered}
+def _complete(
+    record: Record, transaction: Transaction, request: str, answer: dict[str, Any], document: dict[str, Any]
+) -> None:
+    row, run, project = transaction.request(request), document["run"]["id"], document["project"]["name"]
+    common = {"sealed": None, "run": None, "rows": answer["rows"], **transaction.answered}
     if answer["refused"] is not None:
-        change.update(request, state="refused", reason=answer["refused"], **common)
+        transaction.update(request, state="refused", reason=answer["refused"], **common)
         body = {"run": run, "reason": answer["refused"], "rows": answer["rows"]}
-        change.append("request.refused", body, project=project, request=request)
+        transaction.append("request.refused", body, project=project, request=request)
         return
-    made = issue(record.keys, change.tree, change.now, row, answer, document)
-    change.connection.execute(schema.certificates.insert().values(request=request, document=made))
+    made = issue(record.keys, transaction.tree, transaction.now, row, answer, document)
+    transaction.connection.execute(schema.certificates.insert().values(request=request, document=made))
     digest = f"sha256:{hashlib.sha256(made).hexdigest()}"
     reason = None if answer["rows"] else NOTHING_HELD
-    change.update(request, state="completed", reason=reason, certificate=digest, **common)
+    transaction.update(request, state="completed", reason=reason, certificate=digest, **common)
     body = {"run": run, "certificate": digest, "rows": answer["rows"], "reason": reason}
-    change.append("request.completed", body, project=project, request=request)
+    transaction.append("request.completed", body, project=project, request=request)
 
 
 def _swap(project: Project, swap: dict[str, Any]) -> bool:

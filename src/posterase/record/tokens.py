@@ -63,15 +63,17 @@ def make_token(
         problem = f"there is no role {unknown[0]!r}." if unknown else "the token has no role."
         raise RequestError(problem, f"use {', '.join(ROLES)}.")
     known = tuple(role for role in ROLES if role in roles)
-    with record.change() as change:
-        if name in RESERVED or any(each.name == name for each in _all(change.connection) if each.valid(change.time)):
+    with record.transaction() as transaction:
+        if name in RESERVED or any(
+            each.name == name for each in _all(transaction.connection) if each.valid(transaction.time)
+        ):
             raise RequestError(f"there is a token of {name!r}.", "choose another name, or revoke that one first.")
-        expires = None if expires_in is None else text_of(change.time + expires_in)
-        made = Token(secrets.token_hex(8), name, known, change.now, expires)
+        expires = None if expires_in is None else text_of(transaction.time + expires_in)
+        made = Token(secrets.token_hex(8), name, known, transaction.now, expires)
         secret = f"posterase_{made.id}_{secrets.token_urlsafe(32)}"
         said = {"id": made.id, "name": name, "roles": " ".join(known), "hash": _hash(secret), "expires_at": expires}
-        change.connection.execute(schema.tokens.insert().values(**said, made_at=change.now))
-        change.append("token.made", said)
+        transaction.connection.execute(schema.tokens.insert().values(**said, made_at=transaction.now))
+        transaction.append("token.made", said)
     return made, secret
 
 
@@ -83,13 +85,13 @@ def revoke_token(record: Record, name: str) -> Token:
     token = next((each for each in found if each.revoked_at is None), found[-1])
     if token.revoked_at is not None:
         raise WrongStateError(f"token {name!r} was revoked {token.revoked_at}.", "there is nothing to do.")
-    with record.change() as change:
+    with record.transaction() as transaction:
         mine = schema.tokens.c.id == token.id, schema.tokens.c.revoked_at.is_(None)
-        changed = change.connection.execute(schema.tokens.update().where(*mine).values(revoked_at=change.now))
+        changed = transaction.connection.execute(schema.tokens.update().where(*mine).values(revoked_at=transaction.now))
         if changed.rowcount != 1:
             raise WrongStateError(f"token {name!r} was revoked just now.", "there is nothing to do.")
-        change.append("token.revoked", {"id": token.id})
-        return dataclasses.replace(token, revoked_at=change.now)
+        transaction.append("token.revoked", {"id": token.id})
+        return dataclasses.replace(token, revoked_at=transaction.now)
 
 
 def tokens(record: Record) -> list[Token]:

@@ -2,7 +2,7 @@
 
 It contains information about the removed rows, and says so in a banner: keep it no longer than the draws before. The
 statistics are folded in for those who want them; pictures have their numbers in tables. It is made from plain facts,
-as `Erasure.diagnostics_dict` holds them.
+as `Result.diagnostics_dict` holds them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from posterase.draws.notes import CONTAINS
-from posterase.ladder.result import Erasure
+from posterase.ladder.result import Result
 from posterase.ladder.verdict import epsilon_text
 from posterase.metrics.table import COLUMNS, Assessment
 from posterase.metrics.table import with_error as figures_of
@@ -44,11 +44,11 @@ LARGEST_K = 2.0
 
 
 def diagnostics_report(
-    result: Erasure,
+    result: Result,
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Erasure diagnostics",
+    title: str = "Result diagnostics",
 ) -> str:
     """Make the page of an erasure's diagnostics.
 
@@ -73,14 +73,14 @@ def diagnostics_page(
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Erasure diagnostics",
+    title: str = "Result diagnostics",
 ) -> str:
     """Make the page from plain facts.
 
     Parameters
     ----------
     facts
-        What `Erasure.diagnostics_dict` returns.
+        What `Result.diagnostics_dict` returns.
     samples
         The draws before, after, and of refits. Without them what moved is not shown.
     certificate
@@ -93,7 +93,7 @@ def diagnostics_page(
     parts = [
         verdict_section(facts),
         asked_section(facts),
-        methods_section(facts["rungs"], _figures(facts["rungs"])),
+        methods_section(facts["methods"], _figures(facts["methods"])),
         _sure(facts),
         _against_refits(assessment) if assessment is not None else "",
         _moved(samples),
@@ -106,15 +106,15 @@ def diagnostics_page(
 # --- sections
 
 
-def _figures(rungs: Sequence[Facts]) -> str:
+def _figures(methods: Sequence[Facts]) -> str:
     head = ("method", "k̂", "effective draws", "ε", "evaluations", "seconds", "verdict")
-    figures = table("Every method that was tried", head, [_rung(rung) for rung in rungs])
-    return folded("The figures of each method", figures) + "".join(_path(rung) for rung in rungs)
+    figures = table("Every method that was tried", head, [_row(method) for method in methods])
+    return folded("The figures of each method", figures) + "".join(_path(method) for method in methods)
 
 
-def _path(rung: Facts) -> str:
+def _path(method: Facts) -> str:
     """The stages of a tempered path."""
-    stages = rung.get("path") or []
+    stages = method.get("path") or []
     if not stages:
         return ""
     head = ("stage", "λ", "effective draws", "k̂", "moves", "moves accepted", "correlation left")
@@ -135,8 +135,8 @@ def _path(rung: Facts) -> str:
         "resampled, then moved until they have forgotten where they were: little correlation is left."
     )
     picture = svg.stages("Effective draws at every stage", stages) if len(stages) > 1 else ""
-    numbers = table(f"The path of {rung['name']}", head, rows)
-    return folded(f"The path of {rung['name']}, stage by stage", f"<p>{text}</p>{picture}{numbers}")
+    numbers = table(f"The path of {method['name']}", head, rows)
+    return folded(f"The path of {method['name']}, stage by stage", f"<p>{text}</p>{picture}{numbers}")
 
 
 def _sure(facts: Facts) -> str:
@@ -161,13 +161,13 @@ def _sure(facts: Facts) -> str:
     lines += _last(facts)
     if not lines:
         lines.append("No method gave figures that can be trusted.")
-    figures = f"<div class=figures>{_figure_of_k(facts)}{_figure_of_ess(facts)}</div>" if facts["rungs"] else ""
+    figures = f"<div class=figures>{_figure_of_k(facts)}{_figure_of_ess(facts)}</div>" if facts["methods"] else ""
     return section("How sure we are", bullets(lines) + figures)
 
 
 def _last(facts: Facts) -> list[str]:
     """The other diagnostics of the last method."""
-    last = facts["rungs"][-1] if facts["rungs"] else {}
+    last = facts["methods"][-1] if facts["methods"] else {}
     lines = []
     stages = last.get("path") or []
     if stages:
@@ -255,47 +255,47 @@ def _moved(samples: Sequence[Sample]) -> str:
 
 
 def _figure_of_k(facts: Facts) -> str:
-    known = [rung for rung in facts["rungs"] if rung.get("pareto_k") is not None]
-    limits = [rung["threshold"] for rung in known if rung.get("threshold") is not None]
+    known = [method for method in facts["methods"] if method.get("pareto_k") is not None]
+    limits = [method["threshold"] for method in known if method.get("threshold") is not None]
     if not limits:
         return ""
     limit = limits[0] if facts["policy"].get("pareto_k") is None else facts["policy"]["pareto_k"]
-    shown = [Bar(rung["name"], float(rung["pareto_k"]), rung["pareto_k"] <= limit) for rung in known]
+    shown = [Bar(method["name"], float(method["pareto_k"]), method["pareto_k"] <= limit) for method in known]
     return svg.bars("k̂ of each method: trusted left of the line", shown, float(limit), largest=LARGEST_K, digits=2)
 
 
 def _figure_of_ess(facts: Facts) -> str:
-    known = [(rung, _least(rung)) for rung in facts["rungs"]]
+    known = [(method, _least(method)) for method in facts["methods"]]
     wanted = facts.get("demanded_ess", facts["policy"].get("ess"))
     if wanted is None or all(ess is None for _, ess in known):
         return ""
-    shown = [Bar(rung["name"], ess, ess >= wanted) for rung, ess in known if ess is not None]
+    shown = [Bar(method["name"], ess, ess >= wanted) for method, ess in known if ess is not None]
     return svg.bars("Effective draws of each method: wanted right of the line", shown, float(wanted), digits=0)
 
 
 # --- pieces
 
 
-def _rung(rung: Facts) -> tuple[str, ...]:
-    seconds = f"{rung['seconds']:.2f}"
-    least = _least(rung)
+def _row(method: Facts) -> tuple[str, ...]:
+    seconds = f"{method['seconds']:.2f}"
+    least = _least(method)
     if least is None:
-        return rung["name"], "–", "–", "–", "–", seconds, objections_of(rung)
-    cost = Cost(rung.get("gradients") or 0.0, rung.get("densities") or 0.0)
+        return method["name"], "–", "–", "–", "–", seconds, objections_of(method)
+    cost = Cost(method.get("gradients") or 0.0, method.get("densities") or 0.0)
     return (
-        rung["name"],
-        _number(rung.get("pareto_k"), 2),
+        method["name"],
+        _number(method.get("pareto_k"), 2),
         f"{least:,.0f}",
-        epsilon_text(_estimate(rung.get("epsilon"))),
+        epsilon_text(_estimate(method.get("epsilon"))),
         f"{cost.evaluations:,.0f}",
         seconds,
-        objections_of(rung) or "accepted",
+        objections_of(method) or "accepted",
     )
 
 
-def _least(rung: Facts) -> float | None:
+def _least(method: Facts) -> float | None:
     """Effective draws of the worst parameter."""
-    known = [value for value in rung.get("ess", {}).values() if value is not None]
+    known = [value for value in method.get("ess", {}).values() if value is not None]
     return min(known) if known else None
 
 

@@ -2,7 +2,7 @@
 
 It says what was asked, what was done and what became of the draws. It shows no figures of the methods and no summaries
 of the draws before, since the removed rows can be read from them: those are for `diagnostics_report`. It is made from
-plain facts, as `Erasure.to_dict` and certificates hold them.
+plain facts, as `Result.to_dict` and certificates hold them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from posterase.record.certificate import CAUTIONS, KINDS, VERIFIED
 from posterase.report.html import bullets, count, fact_table, page_of, section
 
 if TYPE_CHECKING:
-    from posterase.ladder.result import Erasure
+    from posterase.ladder.result import Result
     from posterase.metrics.table import Assessment
 
 Facts = Mapping[str, Any]
-"""What `Erasure.to_dict` returns; or `Erasure.diagnostics_dict`, whose verdict and policy have the same keys.
+"""What `Result.to_dict` returns; or `Result.diagnostics_dict`, whose verdict and policy have the same keys.
 
 What the command line writes also has `date`, and `draws_files`: the names of the files of draws, without their folders.
 """
@@ -43,17 +43,17 @@ WORDS = {
     "Transport": "all draws were moved and stretched together to where they belong without the rows, and then weighed",
     "Rejuvenate": "the draws were led step by step to where they belong without the rows",
     "Refit": "the model was fitted anew, without the rows",
-    "Continue": "the sampler went on from every draw, without the rows",
+    "ContinueSampling": "the sampler went on from every draw, without the rows",
 }
 """What each method does, for everybody."""
 
 
 def report(
-    result: Erasure,
+    result: Result,
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Erasure report",
+    title: str = "Result report",
 ) -> str:
     """Make the report of an erasure, a page of HTML.
 
@@ -76,7 +76,7 @@ def page(
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Erasure report",
+    title: str = "Result report",
     date: dt.date | None = None,
 ) -> str:
     """Make the report from plain facts.
@@ -84,7 +84,7 @@ def page(
     Parameters
     ----------
     facts
-        What `Erasure.to_dict` returns, or a certificate's `erasure`.
+        What `Result.to_dict` returns, or a certificate's `erasure`.
     certificate
         The certificate, if there is one.
     assessment

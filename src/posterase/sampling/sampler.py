@@ -59,7 +59,7 @@ def step_keys(key: Key[Array, ""], t: Int[Array, ""]) -> StepKeys:
     return StepKeys(*jax.random.split(jax.random.fold_in(key, t), 4))
 
 
-class NoiseFree(eqx.Module):
+class NoiseFreePhase(eqx.Module):
     """A first phase of `steps` steps of gradient ascent, at a fixed step size, with optional momentum."""
 
     steps: int | Int[Array, ""]
@@ -86,7 +86,7 @@ class Sampler(eqx.Module):
 
     schedule: eqx.AbstractVar[Schedule]
     batch: eqx.AbstractVar[int | None]
-    noise_free: eqx.AbstractVar[NoiseFree | None]
+    noise_free: eqx.AbstractVar[NoiseFreePhase | None]
 
     @abc.abstractmethod
     def start_velocity(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> PyTree:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.errors import InvalidOptionError
 from posterase.runtime.precision import Number, is_known
-from posterase.sampling.sampler import NoiseFree, Sampler, combine, standard_normal
+from posterase.sampling.sampler import NoiseFreePhase, Sampler, combine, standard_normal
 from posterase.sampling.schedules import Schedule
 
 
@@ -30,13 +30,13 @@ class SGHMC(Sampler):
     batch
         Rows a step. None: all of them.
     noise_free
-        A first phase without noise: `NoiseFree(steps, step_size, momentum)`.
+        A first phase without noise: `NoiseFreePhase(steps, step_size, momentum)`.
     """
 
     schedule: Schedule
     friction: Number = 0.9
     batch: int | None = eqx.field(default=None, static=True)
-    noise_free: NoiseFree | None = None
+    noise_free: NoiseFreePhase | None = None
 
     def __check_init__(self) -> None:
         if is_known(self.friction) and not 0 < float(self.friction) < 1:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from posterase.sampling.sampler import NoiseFree, Sampler, combine
+from posterase.sampling.sampler import NoiseFreePhase, Sampler, combine
 from posterase.sampling.schedules import Schedule
 
 
@@ -26,12 +26,12 @@ class SGLD(Sampler):
     batch
         Rows a step. None: all of them.
     noise_free
-        A first phase without noise: `NoiseFree(steps, step_size, momentum)`.
+        A first phase without noise: `NoiseFreePhase(steps, step_size, momentum)`.
     """
 
     schedule: Schedule
     batch: int | None = eqx.field(default=None, static=True)
-    noise_free: NoiseFree | None = None
+    noise_free: NoiseFreePhase | None = None
 
     def start_velocity(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> PyTree:
         return jax.tree.map(jnp.zeros_like, theta)

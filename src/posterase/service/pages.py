@@ -242,7 +242,7 @@ async def report(subject_request_id: RequestId, keeper: Kept, caller: AnyCaller)
     if certificate["erasure"] is None:
         return RedirectResponse(f"{PAGES}/requests/{subject_request_id}/certificate", 303)
     others = certificate["run"]["requests"] - 1
-    title = f"Erasure report, with {others} other request{'s' if others > 1 else ''}" if others else "Erasure report"
+    title = f"Result report, with {others} other request{'s' if others > 1 else ''}" if others else "Result report"
     date = dt.date.fromisoformat(certificate["issued_at"][:10])
     made = report_page(certificate["erasure"], certificate=document, title=title, date=date)
     return _whole_page(made, subject_request_id)
@@ -279,12 +279,12 @@ async def extend(subject_request_id: RequestId, request: Request, keeper: Kept, 
 async def run_for(subject_request_id: RequestId, keeper: Kept, caller: Operator) -> Response:
     """Run it, with all pending requests of its project."""
 
-    def change(record: Record) -> Asked:
+    def transaction(record: Record) -> Asked:
         found = record.get(subject_request_id)
         place_order(record, found.project)
         return found
 
-    return to_request(await keeper.write(caller.token.name, change))
+    return to_request(await keeper.write(caller.token.name, transaction))
 
 
 def to_request(found: Asked) -> Response:

@@ -2,7 +2,7 @@
 
 The plate of an observed site is its rows; without a plate, its one batch axis. Sites in the same plate share rows.
 Which arguments hold rows is found by trying: entries of an argument are overwritten, and only the likelihoods of the
-same rows may change. So a removal takes the rows' values out of the model, and does not only mask them.
+same rows may change. So a change takes the rows' values out of the model, and does not only mask them.
 
 What cannot be erased from is refused by the name of its site, plate or argument.
 """

@@ -82,7 +82,7 @@ def from_numpyro(
     Returns
     -------
     model
-        For `pe.erase` and every eraser. Deterministic sites are not parameters: they come out computed anew.
+        For `pe.erase` and every method. Deterministic sites are not parameters: they come out computed anew.
     draws
         The draws, in the container that they go out in again.
     """

@@ -62,7 +62,7 @@ def from_pymc(
     Returns
     -------
     model
-        For `pe.erase` and every eraser. Deterministic variables are no parameters: they come out computed anew.
+        For `pe.erase` and every method. Deterministic variables are no parameters: they come out computed anew.
     draws
         The draws, in the container that they go out in again.
     """

@@ -1,6 +1,6 @@
 """Finding out which arguments of a program hold its rows, by trying.
 
-Entries of an argument are overwritten, and only the likelihoods of the same rows may change. So a removal takes the
+Entries of an argument are overwritten, and only the likelihoods of the same rows may change. So a change takes the
 rows' values out of the model, and does not only mask them.
 """
 
@@ -27,12 +27,12 @@ from posterase.bridges.shared.traced_model import (
 )
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
 from posterase.model.base import overwrite
-from posterase.model.removal import SMALLEST_BUCKET
+from posterase.model.change import SMALLEST_BUCKET
 from posterase.runtime.precision import as_jax
 
 LAGGED = (
     "In an autoregression, pass the values before as an argument of their own: before=y[:-1] beside y=y[1:]. The "
-    "posterior is the same, so the draws need not be made again; a removal then drops the rows whose covariates are "
+    "posterior is the same, so the draws need not be made again; a change then drops the rows whose covariates are "
     "gone. Where a value acts on all later ones (a moving average, GARCH), make whole series the rows (in a plate of "
     "series), or write a pe.MaskedModel."
 )

@@ -2,7 +2,7 @@
 
 The library that made the fit runs the model; nothing of it is translated. A `Program` says what log densities are at
 given parameters and arguments: those of observed sites row by row, all others as the prior. Which arguments hold rows
-is for `posterase.bridges.shared.discovery` to find out. A removal overwrites the rows in every argument that holds them. Where
+is for `posterase.bridges.shared.discovery` to find out. A change overwrites the rows in every argument that holds them. Where
 the program can be called on a few rows (tried as well), `log_removed` evaluates no others.
 """
 
@@ -27,7 +27,7 @@ from posterase.errors import (
     NotFactorisedError,
 )
 from posterase.model.base import AbstractModel, coupled_elements, overwrite, with_rows
-from posterase.model.removal import Removal
+from posterase.model.change import Change
 from posterase.model.transforms import Transform
 from posterase.numerics.densities import batch_size
 from posterase.runtime.fast_compilation import NONE, quick_jit
@@ -156,7 +156,7 @@ def densities_of(program: Program, params: Params, leaves: Mapping[int, Array]) 
 class BridgedModel(AbstractModel):
     """A fit's program and its data. Made by a bridge, `pe.from_numpyro` say."""
 
-    checked_each_time: ClassVar[bool] = True
+    check_every_change: ClassVar[bool] = True
 
     data: dict[int, Array]
     """Arguments that hold rows, rows first."""
@@ -187,8 +187,8 @@ class BridgedModel(AbstractModel):
         prior, rows = densities_of(self.program, params, self.leaves(params))
         return prior + jnp.sum(jnp.where(self.present, jnp.concatenate(rows), 0))
 
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return jnp.sum(jnp.where(removal.counted, self.log_rows(params, removal.padded_ids), 0))
+    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return jnp.sum(jnp.where(change.counted, self.log_rows(params, change.padded_ids), 0))
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         leaves = self.leaves(params)
@@ -282,8 +282,8 @@ class BridgedModel(AbstractModel):
     def _check_functions(self, params: PyTree) -> None:
         check_parameters({name: leaf.shape for name, leaf in params.items()}, self.program.latents)
 
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
-        kept = self.without(removal)
+    def _check_additive(self, params: PyTree, change: Change) -> None:
+        kept = self.without(change)
         left = np.asarray(kept.present)
         (prior, full), (prior_without, without) = (row_values(model, params) for model in (self, kept))
         tolerance = 1e4 * np.finfo(np.float64).eps * (1 + np.abs(full) + abs(prior))

@@ -1,7 +1,7 @@
 """Data of Stan programs: as arrays, as bytes, and cut to some of their rows.
 
 Inside compiled code data travel as one array of bytes, padded, so that they keep their precision whatever jax has
-switched on, a removal leaves nothing of the removed rows in them, and the next request compiles nothing anew.
+switched on, a change leaves nothing of the removed rows in them, and the next request compiles nothing anew.
 """
 
 from __future__ import annotations

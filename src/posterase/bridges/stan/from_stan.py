@@ -140,7 +140,7 @@ def from_stan(
     Returns
     -------
     model
-        For `pe.erase` and every eraser; `model.calls` says how often Stan was called. Transformed parameters and
+        For `pe.erase` and every method; `model.calls` says how often Stan was called. Transformed parameters and
         generated quantities are no parameters: they come out computed anew, with the kept rows.
     draws
         The draws, in the container that they go out in again.

@@ -29,7 +29,7 @@ from posterase.bridges.stan.programs import Data, StanPosterior, StanProgram, Ta
 from posterase.bridges.stan.row_parameters import Moments, RowParameters, WithAbsentRows
 from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
 from posterase.model.base import AbstractModel, OwnSample, with_rows
-from posterase.model.removal import Removal
+from posterase.model.change import Change
 from posterase.model.transforms import Transform
 from posterase.runtime import sharding
 from posterase.runtime.precision import widest_float
@@ -249,7 +249,7 @@ def _product(posterior: StanPosterior, at: Table, along: Table, scales: Table) -
     length = np.sqrt(np.mean((along / scales) ** 2, axis=1, keepdims=True))
     step = along * (DIFFERENCE / np.where(length > 0, length, 1))
     ahead, behind = np.split(posterior.log_density_and_gradient(np.concatenate([at + step, at - step]))[1], 2)
-    with np.errstate(invalid="ignore"):  # where Stan has no gradient it is infinite; erasers look for that
+    with np.errstate(invalid="ignore"):  # where Stan has no gradient it is infinite; methods look for that
         return np.where(length > 0, (ahead - behind) * (length / (2 * DIFFERENCE)), 0)
 
 
@@ -257,8 +257,8 @@ class StanModel(AbstractModel):
     """A Stan program with data. Made by `pe.from_stan`."""
 
     rows_factorise: ClassVar[bool] = False
-    checked_each_time: ClassVar[bool] = True
-    gradients_are_dear: ClassVar[bool] = True
+    check_every_change: ClassVar[bool] = True
+    gradients_are_expensive: ClassVar[bool] = True
 
     data: UInt8[Array, " bytes"]
     """Of the present rows, packed."""
@@ -279,24 +279,24 @@ class StanModel(AbstractModel):
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         return _value(self, self.present, self.host.vector(theta)).astype(widest_float())
 
-    def log_removed_density(self, theta: PyTree, removal: Removal) -> Float[Array, ""]:
+    def log_removed_density(self, theta: PyTree, change: Change) -> Float[Array, ""]:
         vector = self.host.vector(theta)
-        full, kept = (_value(self, mask, vector).astype(widest_float()) for mask in (self.present, self._left(removal)))
+        full, kept = (_value(self, mask, vector).astype(widest_float()) for mask in (self.present, self._left(change)))
         return full - kept
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         vector = self.host.vector(self.unconstrain(params))
         return self.host.call("joint", (), self, self.present, vector).astype(widest_float())
 
-    def log_removed(self, params: PyTree, removal: Removal) -> Float[Array, ""]:
-        return self.log_removed_density(self.unconstrain(params), removal)
+    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return self.log_removed_density(self.unconstrain(params), change)
 
     def log_det_jacobian(self, theta: PyTree) -> Float[Array, ""]:
         joint = self.host.call("joint", (), self, self.present, self.host.vector(theta))
         return self.log_density(theta) - joint.astype(widest_float())
 
-    def _left(self, removal: Removal) -> Bool[Array, " rows"]:
-        gone = jnp.zeros_like(self.present).at[removal.padded_ids].max(removal.counted)
+    def _left(self, change: Change) -> Bool[Array, " rows"]:
+        gone = jnp.zeros_like(self.present).at[change.padded_ids].max(change.counted)
         return self.present & ~gone
 
     # --- parameters
@@ -400,9 +400,9 @@ class StanModel(AbstractModel):
         wanted = {each.name: each.shape for each in self.host.parameters}
         check_parameters({name: leaf.shape for name, leaf in params.items()}, wanted)
 
-    def _check_additive(self, params: PyTree, removal: Removal) -> None:
+    def _check_additive(self, params: PyTree, change: Change) -> None:
         """The kept data are other data of the same parameters: as many of them, and with the same bounds."""
-        without = self.without(removal)
+        without = self.without(change)
         if np.array_equal(np.asarray(without.data), np.asarray(self.data)):
             raise UnsupportedModelError("subset leaves the data as they are, though rows are to go.", f"{OWN_SUBSET}.")
         full, kept = self.posterior(), without.posterior()
@@ -425,7 +425,7 @@ class StanModel(AbstractModel):
 
 
 def check_same_parameters(full: StanPosterior, kept: StanPosterior, names: Sequence[str]) -> None:
-    """A removal leaves the parameters as they are."""
+    """A change leaves the parameters as they are."""
     other = [name for name in names if full.shapes[name] != kept.shapes.get(name)]
     if other:
         raise NotFactorisedError(

@@ -35,7 +35,7 @@ from posterase.experiments.trust.exact import PROBABILITIES, Exact, Marginal
 from posterase.experiments.trust.families import Data, Family, families
 from posterase.ladder.erase import erase
 from posterase.ladder.policy import Policy
-from posterase.ladder.result import Erasure
+from posterase.ladder.result import Result
 from posterase.sampling.nuts import nuts
 
 CHAINS, DRAWS = 4, 1000
@@ -84,7 +84,7 @@ class Outcome:
     """One erasure, and what came of it."""
 
     family: str
-    removal: str
+    change: str
     seed: int
     n_removed: int
     spoiled: bool
@@ -151,21 +151,21 @@ class Wrong:
 
 
 def run_family(
-    family: Family, seeds: Sequence[int], policy: Policy, *, refits: bool = True, removals: Sequence[str] | None = None
+    family: Family, seeds: Sequence[int], policy: Policy, *, refits: bool = True, changes: Sequence[str] | None = None
 ) -> Iterator[Outcome]:
-    """Erase from posteriors of some data sets of a family: all removals and spoiled draws, or those that are named."""
+    """Erase from posteriors of some data sets of a family: all changes and spoiled draws, or those that are named."""
     for seed in seeds:
         random = np.random.default_rng([seed, *family.name.encode()])
         data = family.make(random)
         everything = np.ones(len(data["y"]), bool)
         source = family.posterior(data, everything)
-        for removal, choose in family.removals.items():
-            if removals is not None and removal not in removals:
+        for change, choose in family.changes.items():
+            if changes is not None and change not in changes:
                 continue
-            yield _outcome(random, family, data, source, removal, choose(random, data), seed, policy, None, refits)
+            yield _outcome(random, family, data, source, change, choose(random, data), seed, policy, None, refits)
         if family.name in SPOILED_FAMILIES:
-            for spoiled in SPOILED if removals is None else [each for each in SPOILED if each in removals]:
-                rows = family.removals["one row"](random, data)
+            for spoiled in SPOILED if changes is None else [each for each in SPOILED if each in changes]:
+                rows = family.changes["one row"](random, data)
                 yield _outcome(random, family, data, source, spoiled, rows, seed, policy, spoiled, refits=False)
 
 
@@ -174,7 +174,7 @@ def _outcome(
     family: Family,
     data: Data,
     source: Exact,
-    removal: str,
+    change: str,
     rows: np.ndarray,
     seed: int,
     policy: Policy,
@@ -194,22 +194,22 @@ def _outcome(
     own_seed = int(random.integers(2**31))
     started = time.perf_counter()
     try:
-        result: Erasure | None = erase(model, draws, rows, random_seed=own_seed, policy=policy)
+        result: Result | None = erase(model, draws, rows, random_seed=own_seed, policy=policy)
         reason = str(result.verdict) if result is not None else ""
     except PosteraseError as error:
         result, reason = None, f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - started
     accepted = result is not None and result.verdict.accepted
     wrong = Wrong(result.draws, exact, family.has_moments) if accepted and result is not None else None
-    taken = sum(rung.cost.evaluations for rung in result.rungs) if result is not None else 0.0
+    taken = sum(outcome.cost.evaluations for outcome in result.outcomes) if result is not None else 0.0
     refit = _refit(random, family, model, draws, rows, exact) if refits else ("", "", 0.0, 0.0, 0.0)
     return Outcome(
         family=family.name,
-        removal=removal,
+        change=change,
         seed=seed,
         n_removed=len(rows),
         spoiled=spoiled is not None,
-        method=result.verdict.rung if accepted and result is not None else "",
+        method=result.verdict.method if accepted and result is not None else "",
         reason=reason,
         strict="; ".join(wrong.strict) if wrong else "",
         loose="; ".join(wrong.loose) if wrong else "",
@@ -228,7 +228,7 @@ def _refit(
     random: np.random.Generator, family: Family, model: Any, draws: Draws, rows: np.ndarray, exact: list[Marginal]
 ) -> tuple[str, str, float, float, float]:
     """A cold refit, from draws that the request came with: what is wrong with it, its seconds, evaluations and ESS."""
-    kept = model.without(model.removal(rows))
+    kept = model.without(model.change(remove=rows))
     places = random.integers(DRAWS, size=CHAINS)
     initial = {name: np.asarray(each)[np.arange(CHAINS), places] for name, each in draws.params.items()}
     started = time.perf_counter()
@@ -326,10 +326,10 @@ def tables(outcomes: Sequence[Outcome]) -> list[Grid]:
     sound = [each for each in outcomes if not each.spoiled]
     spoiled = [each for each in outcomes if each.spoiled]
     by_family = [_row(name, [each for each in sound if each.family == name]) for name in names]
-    removals = dict.fromkeys(each.removal for each in sound)
-    by_removal = [_row(name, [each for each in sound if each.removal == name]) for name in removals]
-    faults = dict.fromkeys(each.removal for each in spoiled)
-    by_fault = [_row(name, [each for each in spoiled if each.removal == name]) for name in faults]
+    changes = dict.fromkeys(each.change for each in sound)
+    by_removal = [_row(name, [each for each in sound if each.change == name]) for name in changes]
+    faults = dict.fromkeys(each.change for each in spoiled)
+    by_fault = [_row(name, [each for each in spoiled if each.change == name]) for name in faults]
     return [
         Grid("By family", columns, [row for row in by_family if row[1] != "0"] + [_row("all", sound)]),
         Grid("By what is removed", columns, by_removal),
@@ -399,7 +399,7 @@ def wrong_ones(outcomes: Sequence[Outcome]) -> list[str]:
     """A line for each erasure that was strictly wrong, or needlessly refused."""
     lines = []
     for each in outcomes:
-        where = f"{each.family}, {each.removal} ({each.n_removed} rows), seed {each.seed}"
+        where = f"{each.family}, {each.change} ({each.n_removed} rows), seed {each.seed}"
         if each.strict:
             lines.append(f"{where}: {each.method} wrong: {each.strict}")
         elif not each.method and not each.spoiled:

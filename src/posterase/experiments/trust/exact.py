@@ -1,7 +1,7 @@
 """Posteriors that are known exactly: independent draws of them, and means, spreads and quantiles of every parameter.
 
 In one or two dimensions the density is evaluated on a fine grid, in float64, from the family's own functions and with
-none of the machinery of models and removals. Elsewhere there are closed forms, or independent parameters that have a
+none of the machinery of models and changes. Elsewhere there are closed forms, or independent parameters that have a
 grid each, or parameters that are Gaussian given one that has a grid.
 """
 

@@ -106,7 +106,7 @@ class Family:
     posterior: Callable[[Data, Bool[np.ndarray, " rows"]], Exact]
     """Given data and which rows are kept."""
     transforms: dict[str, Transform] = dataclasses.field(default_factory=dict)
-    removals: dict[str, Choice] = dataclasses.field(default_factory=lambda: dict(REMOVALS))
+    changes: dict[str, Choice] = dataclasses.field(default_factory=lambda: dict(REMOVALS))
     has_moments: bool = True
     """Whether means and standard deviations exist for any rows kept; else quantiles are compared alone."""
 
@@ -141,8 +141,8 @@ def _on_grid(
             programs[names] = log_posterior(log_prior, log_likelihood, maps, names)
         return OnGrid(programs[names](data, kept), names, maps, ranges)
 
-    removals = {**REMOVALS, **(more or {})}
-    return Family(name, log_prior, log_likelihood, make, posterior, maps, removals, **rest)
+    changes = {**REMOVALS, **(more or {})}
+    return Family(name, log_prior, log_likelihood, make, posterior, maps, changes, **rest)
 
 
 def _floats(**arrays: Any) -> Data:
@@ -692,7 +692,7 @@ def _vectors() -> list[Family]:
             lambda p, d: laws.norm.logpdf(d["y"], p["m"][d["g"]], 1),
             heavy_by_group,
             heavy_means,
-            removals=in_groups,
+            changes=in_groups,
             has_moments=False,
         ),
         Family(

@@ -25,11 +25,11 @@ from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
-from posterase.methods.base import Erased, Eraser
-from posterase.methods.diagnostics import Evidence
+from posterase.methods.base import Method, MethodResult
+from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
@@ -43,11 +43,11 @@ ADVICE = "compare it with refits (posterase.match_refits), or use Rejuvenate whe
 
 
 @dataclasses.dataclass(frozen=True)
-class ContinueDiagnostics:
+class ContinueSamplingDetails:
     """What was done; of what it achieved nothing is measured."""
 
     steps: int
-    started: Erased | None
+    started: MethodResult | None
     """What `start` did."""
 
     @property
@@ -59,7 +59,7 @@ class ContinueDiagnostics:
         return f"{self.steps} steps of every draw on the kept rows; {UNMEASURED}"
 
 
-class Continue(Eraser):
+class ContinueSampling(Method):
     """Some steps of an SG-MCMC sampler on the kept rows, from every draw.
 
     Parameters
@@ -69,26 +69,26 @@ class Continue(Eraser):
     steps
         How many steps every draw takes.
     start
-        An eraser that moves the draws first: `InfluenceShift(weigh=False)`, say. None: as they are.
+        A method that moves the draws first: `InfluenceShift(weigh=False)`, say. None: as they are.
     """
 
     origin: ClassVar[Origin] = "continued"
     sampler: Sampler
     steps: int = eqx.field(static=True)
-    start: Eraser | None = None
+    start: Method | None = None
 
     def __check_init__(self) -> None:
         check_type(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
         check_int("steps", self.steps, 1)
-        if self.start is not None and (not isinstance(self.start, Eraser) or isinstance(self.start, Continue)):
+        if self.start is not None and (not isinstance(self.start, Method) or isinstance(self.start, ContinueSampling)):
             raise InvalidOptionError(
                 f"start is {self.start!r}.", "use InfluenceShift(weigh=False), Transport() or None."
             )
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
         first, resample, run = jax.random.split(key, 3)
-        kept = model.without(removal)
-        started = None if self.start is None else self.start(first, model, draws, removal)
+        kept = model.without(change)
+        started = None if self.start is None else self.start(first, model, draws, change)
         moved = draws if started is None else started.draws
         moved = moved.resample(resample)
         sampler = self.sampler.rescaled(model.n_rows / kept.n_rows)
@@ -104,9 +104,9 @@ class Continue(Eraser):
         params = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), joined, draws.params)
         returned = draws.replace(params)
         cost = Cost(gradients=n * self.steps * rows / kept.n_rows, sequential=self.steps)
-        evidence = Evidence(
+        diagnostics = Diagnostics(
             ess=parameter_ess(returned),
-            cost=cost if started is None else cost.plus(started.evidence.cost),
+            cost=cost if started is None else cost.plus(started.diagnostics.cost),
             flaw=Objection("not measured", UNMEASURED, ADVICE),
         )
-        return Erased(returned, ContinueDiagnostics(self.steps, started), evidence)
+        return MethodResult(returned, ContinueSamplingDetails(self.steps, started), diagnostics)

@@ -1,7 +1,7 @@
-"""ContinueUnfinished: for chains that have not converged, as a network's never have. Only the removal moves them.
+"""CorrectedContinuation: for chains that have not converged, as a network's never have. Only the change moves them.
 
 A chain of SG-MCMC on a network is stopped long before it is stationary: going on with it on the kept rows trains it
-further, which moves it more than the removal does. What a refit would have given is not the kept posterior but the end
+further, which moves it more than the change does. What a refit would have given is not the kept posterior but the end
 of the same recipe on other rows. To first order that end can be had from the chain's own. Step sizes of such recipes
 are a rate over the number of rows, so that the chain follows the flow θ̇ = ∇full(θ)/N and the refit θ̇ = ∇kept(θ)/N′.
 The difference δ of the two begins at zero and obeys
@@ -29,7 +29,7 @@ rise, two rounds in turn), or the budget is spent. Rounds that lead nowhere are 
 What the removed rows have written into directions in which the kept rows are flat stays there: no gradient of the kept
 rows sees it. Where the chains' starts are known, `Rewind` takes that back too, and comes nearer to a refit.
 
-For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `Continue` there.
+For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `ContinueSampling` there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from posterase.runtime.precision import Number, is_known
 from posterase.sampling.vectors import of_vector
 
 
-class ContinueUnfinished(RoundsEraser):
+class CorrectedContinuation(RoundsEraser):
     """Corrected steps on the kept rows, from chains that have not converged.
 
     Parameters
@@ -95,7 +95,7 @@ class ContinueUnfinished(RoundsEraser):
             )
 
     def course(self, place: Place, origin: PyTree, start: PyTree | None) -> Course:
-        push = jax.grad(of_vector(RemovedLogLikelihood(place.model, place.removal), place.unravel))(origin)
+        push = jax.grad(of_vector(RemovedLogLikelihood(place.model, place.change), place.unravel))(origin)
         share = self.corrected * place.share_left
 
         def ascent(batch: LogDensityFunction, theta: PyTree) -> PyTree:

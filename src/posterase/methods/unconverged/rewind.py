@@ -33,7 +33,7 @@ from jaxtyping import PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.errors import DrawsShapeError, InvalidOptionError
-from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsDiagnostics, RoundsEraser
+from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsDetails, RoundsEraser
 from posterase.model.base import AbstractModel
 from posterase.runtime.checks import check_int
 from posterase.runtime.precision import Number, is_known
@@ -128,8 +128,8 @@ class Rewind(RoundsEraser):
     def extra_cost(self, removed: int, control: int) -> tuple[int, int]:
         return 0, 2 * control
 
-    def flaw(self, diagnostics: RoundsDiagnostics) -> Objection:
-        before, after = diagnostics.loss.T
+    def flaw(self, details: RoundsDetails) -> Objection:
+        before, after = details.loss.T
         if (after > before + float(self.loss_limit) * np.maximum(np.abs(before), 1)).any():
             told = f"loss {before.max():.3g} before, {after.max():.3g} after"
             return Objection(
@@ -137,4 +137,4 @@ class Rewind(RoundsEraser):
                 f"the kept rows are not back where they were: {told}",
                 "give it more steps, or rewind a smaller share.",
             )
-        return super().flaw(diagnostics)
+        return super().flaw(details)

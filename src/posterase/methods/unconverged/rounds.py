@@ -1,4 +1,4 @@
-"""Rounds of steps on the kept rows, from chains that have not converged: what `Rewind` and `ContinueUnfinished` share.
+"""Rounds of steps on the kept rows, from chains that have not converged: what `Rewind` and `CorrectedContinuation` share.
 
 A chain takes steps of stochastic gradient ascent with momentum, their sizes falling to zero along the budget as a
 cosine does. After every round the objective is looked at on control rows. A round that ends in numbers that are not
@@ -26,11 +26,11 @@ from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
-from posterase.methods.base import Erased, Eraser, replaced
-from posterase.methods.diagnostics import Evidence
+from posterase.methods.base import Method, MethodResult, replaced
+from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
+from posterase.model.change import Change
 from posterase.model.factorised import Model
-from posterase.model.removal import Removal
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
@@ -56,7 +56,7 @@ LogDensityFunction = Callable[[PyTree], Float[Array, ""]]
 
 
 @dataclasses.dataclass(frozen=True)
-class RoundsDiagnostics:
+class RoundsDetails:
     """What every draw's chain did, in the order of the draws."""
 
     steps: Int[np.ndarray, " draws"]
@@ -98,7 +98,7 @@ class Place(NamedTuple):
     """What a course is laid out from."""
 
     model: AbstractModel
-    removal: Removal
+    change: Change
     unravel: Unravel
     share_left: Float[Array, ""]
     """N′/N."""
@@ -106,8 +106,8 @@ class Place(NamedTuple):
     """log p(θ, kept rows), estimated from the control rows."""
 
 
-class RoundsEraser(Eraser):
-    """An eraser that takes rounds of steps on the kept rows. A course says from where, and along what."""
+class RoundsEraser(Method):
+    """A method that takes rounds of steps on the kept rows. A course says from where, and along what."""
 
     origin: ClassVar[Origin] = "continued"
     steps: eqx.AbstractVar[int]
@@ -149,15 +149,15 @@ class RoundsEraser(Eraser):
     def extra_cost(self, removed: int, control: int) -> tuple[int, int]:
         """Rows of a gradient, and of a density, that a chain's course takes before its first step."""
 
-    def flaw(self, diagnostics: RoundsDiagnostics) -> Objection:
+    def flaw(self, details: RoundsDetails) -> Objection:
         """Chains that did not move; where all did, that nothing measures how far."""
-        if (diagnostics.steps == 0).any():
+        if (details.steps == 0).any():
             reason = "every round of some chain was refused: it stands where it began"
             return Objection("stuck", reason, "use a smaller rate.")
         return Objection("not measured", UNMEASURED, "compare it with refits (posterase.match_refits).")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, removal: Removal) -> Erased:
-        kept = model.without(removal)
+    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+        kept = model.without(change)
         check_batch(kept, self.batch)
         ends, starts = jax.vmap(model.unconstrain)(draws.flat()), self.starts_of(model, draws)
         n, control = draws.n_chains * draws.n_draws, min(self.control_rows, kept.n_rows)
@@ -167,32 +167,32 @@ class RoundsEraser(Eraser):
         for at in range(0, n, size):
             end, start = jax.tree.map(lambda leaf: leaf[at : at + size], (ends, starts))  # noqa: B023
             keys = jax.vmap(lambda chain: jax.random.fold_in(key, chain))(jnp.arange(at, min(at + size, n)))
-            pieces.append(_run(settings, model, kept, removal, keys, end, start, control))
+            pieces.append(_run(settings, model, kept, change, keys, end, start, control))
         chains = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *pieces)
         params = jax.vmap(model.constrain)(chains.theta)
         params = jax.tree.map(lambda new, old: new.astype(old.dtype).reshape(old.shape), params, draws.params)
         moved = replaced(draws, params, draws.log_weights, "steps on the kept rows")
         rounds, refused = np.asarray(chains.rounds), np.asarray(chains.refused)
-        diagnostics = RoundsDiagnostics(
+        details = RoundsDetails(
             steps=self.round_steps * (rounds - refused),
             refused=refused,
             settled=np.asarray(chains.settled),
             rise=np.asarray(chains.rise, float),
             loss=np.stack([np.asarray(chains.loss_before, float), np.asarray(chains.loss, float)], axis=1),
         )
-        in_gradients, in_densities = self.extra_cost(removal.n_rows, control)
+        in_gradients, in_densities = self.extra_cost(change.n_rows, control)
         gradients = self.gradients_a_step * self.round_steps * rounds.sum() * self.batch + n * in_gradients
         cost = Cost(
             gradients=float(gradients) / kept.n_rows,
             densities=float(rounds.sum() * control + n * in_densities) / kept.n_rows,
             sequential=int(rounds.max()) * self.round_steps,
         )
-        evidence = Evidence(
+        diagnostics = Diagnostics(
             ess=parameter_ess(moved) if moved.n_draws > 1 else dict.fromkeys(moved.names, float(moved.n_chains)),
             cost=cost,
-            flaw=self.flaw(diagnostics),
+            flaw=self.flaw(details),
         )
-        return Erased(moved, diagnostics, evidence)
+        return MethodResult(moved, details, diagnostics)
 
 
 class Chain(NamedTuple):
@@ -218,10 +218,10 @@ class Chain(NamedTuple):
 
 @eqx.filter_jit
 def _run(
-    eraser: RoundsEraser,
+    method: RoundsEraser,
     model: AbstractModel,
     kept: AbstractModel,
-    removal: Removal,
+    change: Change,
     keys: Key[Array, " chain"],
     ends: PyTree,
     starts: PyTree | None,
@@ -233,7 +233,7 @@ def _run(
     begun = None if starts is None else as_vectors(starts)[0]
 
     one = functools.partial(_one, unravel, control)
-    chains = sharding.map_chains(one, (keys, vectors, begun), (eraser, model, kept, rows, removal))
+    chains = sharding.map_chains(one, (keys, vectors, begun), (method, model, kept, rows, change))
     return chains._replace(theta=jax.vmap(unravel)(chains.theta))
 
 
@@ -243,11 +243,11 @@ def _one(
     key: Key[Array, ""],
     origin: PyTree,
     start: PyTree | None,
-    eraser: RoundsEraser,
+    method: RoundsEraser,
     model: AbstractModel,
     kept: Model,
     rows: Rows,
-    removal: Removal,
+    change: Change,
 ) -> Chain:
     """One chain's erasure; all densities are log densities, so that it climbs."""
     for_control, for_steps = jax.random.split(key)
@@ -262,33 +262,33 @@ def _one(
         loss = -kept.log_likelihood(params, control).mean()
         return kept.log_prior(params) + kept.log_det_jacobian(free) - rows.n * loss, loss
 
-    place = Place(model, removal, unravel, rows.n / model.present.sum(), lambda theta: look(theta)[0])
-    begin, ascent, drift = eraser.course(place, origin, start)
+    place = Place(model, change, unravel, rows.n / model.present.sum(), lambda theta: look(theta)[0])
+    begin, ascent, drift = method.course(place, origin, start)
     level, loss_begun = look(begin)
-    most = loss_begun + eraser.loss_limit * jnp.maximum(jnp.abs(loss_begun), 1)
+    most = loss_begun + method.loss_limit * jnp.maximum(jnp.abs(loss_begun), 1)
 
     def step(
         carry: tuple[PyTree, PyTree], at: tuple[Key[Array, ""], Float[Array, ""]]
     ) -> tuple[tuple[PyTree, PyTree], None]:
         theta, velocity = carry
         key, step_size = at
-        batch = of_vector(BatchDensity(kept, draw(key, rows, eraser.batch), rows.n), unravel)
+        batch = of_vector(BatchDensity(kept, draw(key, rows, method.batch), rows.n), unravel)
         slope = ascent(batch, theta)
-        velocity = jax.tree.map(lambda v, g: (eraser.momentum * v + step_size * g).astype(v.dtype), velocity, slope)
+        velocity = jax.tree.map(lambda v, g: (method.momentum * v + step_size * g).astype(v.dtype), velocity, slope)
         return (jax.tree.map(jnp.add, theta, velocity), velocity), None
 
-    budget = -(-eraser.steps // eraser.round_steps)
+    budget = -(-method.steps // method.round_steps)
 
     def round_(chain: Chain) -> Chain:
-        at = chain.rounds * eraser.round_steps + jnp.arange(eraser.round_steps)
-        falling = 0.5 * (1 + jnp.cos(jnp.pi * at / (budget * eraser.round_steps)))
-        step_sizes = chain.scale * falling * eraser.rate / rows.n
-        keys = jax.random.split(jax.random.fold_in(for_steps, chain.rounds), eraser.round_steps)
+        at = chain.rounds * method.round_steps + jnp.arange(method.round_steps)
+        falling = 0.5 * (1 + jnp.cos(jnp.pi * at / (budget * method.round_steps)))
+        step_sizes = chain.scale * falling * method.rate / rows.n
+        keys = jax.random.split(jax.random.fold_in(for_steps, chain.rounds), method.round_steps)
         (theta, velocity), _ = jax.lax.scan(step, (chain.theta, chain.velocity), (keys, step_sizes))
         value, loss = look(theta)
         rise = value - level - _inner(drift, jax.tree.map(jnp.subtract, theta, begin))
         good = jnp.isfinite(rise) & (rise >= FALLEN * chain.rise - A_NAT) & (loss <= most)
-        stalls = jnp.where(rise - chain.rise < eraser.least_rise(rise), chain.stalls + 1, 0)
+        stalls = jnp.where(rise - chain.rise < method.least_rise(rise), chain.stalls + 1, 0)
         after = chain._replace(theta=theta, velocity=velocity, rise=rise, loss=loss, stalls=stalls)
         back = chain._replace(
             velocity=jax.tree.map(jnp.zeros_like, velocity), scale=chain.scale / 2, refused=chain.refused + 1

@@ -1,4 +1,4 @@
-"""The picture of what every rung does: what it draws are the library's draws, on the kept posterior."""
+"""The picture of what every method does: what it draws are the library's draws, on the kept posterior."""
 
 import json
 
@@ -8,20 +8,20 @@ from typer.testing import CliRunner
 
 import posterase as pe
 from posterase.cli import main
-from posterase.experiments import diabetes, figures, rungs
+from posterase.experiments import diabetes, figures, methods
 
 QUICK = ("Reweight", "InfluenceShift")
 
 
 @pytest.fixture(scope="module")
-def seen() -> rungs.Clouds:
-    """By the rungs that are quick to compile, from draws out of the cells of a grid."""
-    asked = rungs.request()
-    grid, rng = rungs.on_a_grid(asked.model), np.random.default_rng(0)
+def seen() -> methods.Clouds:
+    """By the methods that are quick to compile, from draws out of the cells of a grid."""
+    asked = methods.request()
+    grid, rng = methods.on_a_grid(asked.model), np.random.default_rng(0)
     cells = rng.choice(grid.mass.size, (4, 1000), p=grid.mass.ravel())
     sides = [np.diff(side)[0] for side in (grid.intercept, grid.slope)]
     places = grid.points[cells] + rng.uniform(-0.5, 0.5, (4, 1000, 2)) * sides
-    return rungs.answer(0, asked, pe.Draws({"intercept": places[..., 0], "slope": places[..., 1]}), QUICK)
+    return methods.answer(0, asked, pe.Draws({"intercept": places[..., 0], "slope": places[..., 1]}), QUICK)
 
 
 def test_what_the_rungs_do(seen):
@@ -52,32 +52,32 @@ def test_what_is_drawn_are_the_librarys_draws(seen, monkeypatch, tmp_path):
     drawn = {}
     new_figure = figures.new_figure
     monkeypatch.setattr(figures, "new_figure", lambda *size: drawn.setdefault("figure", new_figure(*size)))
-    assert figures.draw_rungs(seen, tmp_path / "rungs.png").stat().st_size > 20_000
+    assert figures.draw_rungs(seen, tmp_path / "methods.png").stat().st_size > 20_000
     shown = np.linspace(0, 3999, figures.CLOUD_DRAWS).astype(int)
     for cloud, axis in zip(seen.clouds, drawn["figure"].axes, strict=False):
         points = axis.collections[0]
         np.testing.assert_array_equal(points.get_offsets(), cloud.draws.matrix()[shown])
         counts = np.asarray(cloud.draws.weights, float).ravel()[shown] * 4000
         np.testing.assert_allclose(points.get_sizes(), np.minimum(figures.POINT * counts, figures.LARGEST_POINT))
-    model, removal = rungs.request()
-    own = pe.Reweight()(0, model, seen.clouds[0].draws, removal).draws
+    model, change = methods.request()
+    own = pe.Reweight()(0, model, seen.clouds[0].draws, change).draws
     np.testing.assert_array_equal(own.weights, seen.clouds[1].draws.weights)
     assert np.ptp(np.asarray(own.weights)) > 0
 
 
 def test_the_command(seen, monkeypatch, tmp_path):
-    monkeypatch.setattr(rungs, "run", lambda *_, **__: seen)
-    done = CliRunner().invoke(main.app, ["reproduce", "rungs", "--json", "--out", str(tmp_path)])
+    monkeypatch.setattr(methods, "run", lambda *_, **__: seen)
+    done = CliRunner().invoke(main.app, ["reproduce", "methods", "--json", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert [each["draws"] for each in told["answers"]] == ["before", *QUICK]
-    assert (tmp_path / "rungs.png").exists()
+    assert (tmp_path / "methods.png").exists()
 
 
 @pytest.mark.slow
 def test_all_rungs_from_a_chain():
-    found = {each.name: each for each in rungs.run().clouds}
-    assert list(found)[1:] == list(rungs.RUNGS)
+    found = {each.name: each for each in methods.run().clouds}
+    assert list(found)[1:] == list(methods.LADDER)
     for name in ("Transport", "Rejuvenate", "Refit"):
         assert found[name].says.startswith("accepted")
         assert max(found[name].mean_error, found[name].spread_error) < 0.1

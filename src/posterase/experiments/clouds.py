@@ -1,4 +1,4 @@
-"""What every rung does to the same cloud of draws, in two parameters, so that it can be seen.
+"""What every method does to the same cloud of draws, in two parameters, so that it can be seen.
 
 442 patients (`diabetes.csv`), and whether their disease went on faster than the scale's middle a year later,
 
@@ -22,15 +22,15 @@ from posterase.draws.draws import Draws
 from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, load
 from posterase.ladder.policy import Policy
 from posterase.ladder.verdict import epsilon_text
-from posterase.methods.base import Erased, Eraser
+from posterase.methods.base import Method, MethodResult
 from posterase.methods.influence_shift import InfluenceShift
 from posterase.methods.refit import Refit
 from posterase.methods.rejuvenate import Rejuvenate
 from posterase.methods.reweight import Reweight
 from posterase.methods.transport import Transport
+from posterase.model.change import Change
 from posterase.model.densities import LogDensity
 from posterase.model.factorised import Model
-from posterase.model.removal import Removal
 from posterase.numerics.densities import evaluate_at
 from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
@@ -38,17 +38,17 @@ from posterase.sampling.nuts import nuts
 HEAVIEST = 1.0
 """A BMI of 30, in the data's units: patients from here on are forgotten."""
 
-RUNGS: dict[str, tuple[Eraser, str]] = {
+LADDER: dict[str, tuple[Method, str]] = {
     "Reweight": (Reweight(), "keeps the draws, changes their weights"),
     "InfluenceShift": (InfluenceShift(), "moves all draws by one vector"),
     "Transport": (Transport(), "moves and stretches, then weighs"),
     "Rejuvenate": (Rejuvenate(), "resamples, and walks on by MCMC"),
     "Refit": (Refit(), "samples the kept rows anew"),
 }
-"""Erasers as they come, and what they do, in a few words."""
+"""Methods as they come, and what they do, in a few words."""
 
 POLICY = Policy()
-"""What each rung is held against, as in `pe.erase`."""
+"""What each method is held against, as in `pe.erase`."""
 
 ALONG = 200
 """Points of the grid along each parameter."""
@@ -84,7 +84,7 @@ class Grid(NamedTuple):
 
 
 class Cloud(NamedTuple):
-    """Draws after a rung, or before any."""
+    """Draws after a method, or before any."""
 
     name: str
     does: str
@@ -98,11 +98,11 @@ class Cloud(NamedTuple):
 
 
 class Clouds(NamedTuple):
-    """The same request by every rung."""
+    """The same request by every method."""
 
     kept: Grid
     clouds: list[Cloud]
-    """The draws before, and after each rung."""
+    """The draws before, and after each method."""
     n_removed: int
     n_rows: int
 
@@ -111,7 +111,7 @@ class Asked(NamedTuple):
     """A model, and the rows to forget."""
 
     model: Model
-    removal: Removal
+    change: Change
 
 
 def request() -> Asked:
@@ -119,31 +119,31 @@ def request() -> Asked:
     patients = load()
     bmi = patients.X[:, TERMS.index("bmi")]
     model = make_model(bmi, patients.y > 0)
-    return Asked(model, model.removal(bmi >= HEAVIEST))
+    return Asked(model, model.change(remove=bmi >= HEAVIEST))
 
 
 @programs_kept()
 def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> Clouds:
-    """One request, by every rung; `report` hears what is being done."""
+    """One request, by every method; `report` hears what is being done."""
     asked = request()
     report(f"sampling the posterior of {asked.model.n_rows} patients")
     before = nuts(seed, asked.model, {"intercept": np.zeros(CHAINS), "slope": np.zeros(CHAINS)}, DRAWS).draws
-    return answer(seed, asked, before, list(RUNGS), report)
+    return answer(seed, asked, before, list(LADDER), report)
 
 
 def answer(
     seed: int, asked: Asked, before: Draws, names: Sequence[str], report: Callable[[str], None] = lambda _: None
 ) -> Clouds:
-    """The same from draws of the posterior, by the rungs of these names."""
-    model, removal = asked
-    kept = on_a_grid(model.without(removal))
+    """The same from draws of the posterior, by the methods of these names."""
+    model, change = asked
+    kept = on_a_grid(model.without(change))
     clouds = [_cloud("before", "draws that have seen all rows", before, "", kept)]
     for name in names:
-        eraser, does = RUNGS[name]
-        report(f"{name}: forgetting {removal.n_rows} of them")
-        erased = eraser(seed, model, before, removal)
+        method, does = LADDER[name]
+        report(f"{name}: forgetting {change.n_rows} of them")
+        erased = method(seed, model, before, change)
         clouds.append(_cloud(name, does, erased.draws, _judged(erased), kept))
-    return Clouds(kept, clouds, removal.n_rows, model.n_rows)
+    return Clouds(kept, clouds, change.n_rows, model.n_rows)
 
 
 def make_model(bmi: Float[np.ndarray, " patients"], above: Bool[np.ndarray, " patients"]) -> Model:
@@ -173,8 +173,8 @@ def _grid(model: Model, intercept: Float[np.ndarray, " along"], slope: Float[np.
     return empty._replace(mass=mass / mass.sum())
 
 
-def _judged(erased: Erased) -> str:
-    shown = erased.evidence
+def _judged(erased: MethodResult) -> str:
+    shown = erased.diagnostics
     objections = POLICY.objections(erased)
     if objections:
         return f"refused: {objections[0].reason}"

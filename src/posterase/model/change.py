@@ -1,4 +1,4 @@
-"""Rows to remove, padded so that removals of like size share one compilation."""
+"""A change of the data: rows to remove, padded so that changes of like size share one compilation."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 SMALLEST_BUCKET = 16
-"""Removals are padded to a power of two, at least this, so that those of like size share one compilation."""
+"""Removed rows are padded to a power of two, at least this, so that those of like size share one compilation."""
 
 
-class Removal(eqx.Module):
-    """Rows to remove, padded to a bucket. Made, and checked, by `model.removal(rows)`.
+class Change(eqx.Module):
+    """Rows to remove, padded to a bucket. Made, and checked, by `model.change(remove=rows)`.
 
     With a leading axis on both leaves: several requests side by side, for a scan over them.
     """
@@ -34,9 +34,9 @@ class Removal(eqx.Module):
     def __repr__(self) -> str:
         ids = self.row_ids
         shown = ", ".join(map(str, ids[:8])) + (", …" if len(ids) > 8 else "")
-        return f"Removal of {len(ids)} row{'s' if len(ids) != 1 else ''}: {shown}"
+        return f"Change: remove {len(ids)} row{'s' if len(ids) != 1 else ''} ({shown})"
 
 
 def bucket_of(rows: int) -> int:
-    """The size that a removal of so many rows is padded to: the next power of two."""
+    """The size that a change of so many rows is padded to: the next power of two."""
     return max(SMALLEST_BUCKET, 1 << (rows - 1).bit_length())
