@@ -1,7 +1,7 @@
 """Gradients of many draws, compiled with and without XLA's code generator for fused operations.
 
-What `posterase.runtime.fast_compilation` chooses between: compilation is faster without that generator, and gradients are
-slower where a density passes over much data.
+What `posterase.runtime.fast_compilation` chooses between: compilation is faster without that generator, and gradients
+are slower where a density passes over much data.
 """
 
 from __future__ import annotations

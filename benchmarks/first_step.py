@@ -25,7 +25,7 @@ from posterase.experiments import bnn, networks
 from posterase.experiments.bnn_results import results
 from posterase.methods.unconverged.corrected_continuation import CorrectedContinuation
 from posterase.methods.unconverged.rounds import Course, Place
-from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.densities import LogRatio
 from posterase.model.factorised import Model
 from posterase.runtime.precision import Number
 from posterase.sampling.batches import BatchDensity
@@ -52,9 +52,9 @@ class AfterGaussNewton(CorrectedContinuation):
         assert isinstance(model, Model)
         n = place.share_left * model.present.sum()
         kept = of_vector(BatchDensity(model, self.rows, n), place.unravel)
-        push = jax.grad(of_vector(RemovedLogLikelihood(model, place.change), place.unravel))(origin)
+        ratio_slope = jax.grad(of_vector(LogRatio(model, place.change), place.unravel))(origin)
         own, share = jax.grad(kept)(origin), self.corrected * place.share_left
-        slope = jax.tree.map(lambda g, removed: g - share * (g + removed), own, push)
+        slope = jax.tree.map(lambda g, ratio: g - share * (g - ratio), own, ratio_slope)
         likelihood, normal, images = model.log_likelihood, model.log_prior, model.data["x"][self.rows]
         assert isinstance(likelihood, networks.LogLikelihood)
         assert isinstance(normal, networks.NormalPrior)

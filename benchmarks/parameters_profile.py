@@ -16,7 +16,7 @@ import posterase as pe
 from benchmarks.harness import Ratio, compare, once
 from benchmarks.wide import make, temporary
 from posterase.methods.influence_shift import _shift, _standard_deviations
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.curvature import Curvature, gradient
 from posterase.numerics.densities import expectation, unconstrained
 from posterase.numerics.solvers import LANCZOS_STEPS, lanczos
@@ -77,12 +77,12 @@ def run() -> Iterator[Ratio]:
     problem = make(PARAMETERS, DRAWS)
     model, draws = problem.model, problem.draws
     change = model.change(remove=problem.rows)
-    kept, removed = LogDensity(model.without(change)), RemovedLogLikelihood(model, change)
+    kept, log_ratio = LogDensity(model.without(change)), LogRatio(model, change)
     whole, like = unconstrained(model, draws)
     thetas = jnp.asarray(whole, jnp.float32)
     sample, share = thetas[:SAMPLES], jnp.full(SAMPLES, 1 / SAMPLES)
     scales = _standard_deviations(thetas, jnp.full(DRAWS, 1 / DRAWS))
-    push = expectation(lambda theta: gradient(removed, theta, like), sample, share, removed.elements)
+    push = expectation(lambda theta: -gradient(log_ratio, theta, like), sample, share, log_ratio.elements)
     curvature = Curvature(kept, sample, share, like)
     solver = numbers_as_arrays(pe.CG())
 
@@ -101,7 +101,7 @@ def run() -> Iterator[Ratio]:
     def of_shift() -> float:
         wide = make(WIDER, DRAWS)
         change = wide.model.change(remove=wide.rows)
-        densities = LogDensity(wide.model.without(change)), RemovedLogLikelihood(wide.model, change)
+        densities = LogDensity(wide.model.without(change)), LogRatio(wide.model, change)
         arrays = wide.draws.flat(), wide.draws.weights.ravel(), jnp.arange(DRAWS)
         return temporary(_shift, solver, *densities, *arrays, 1) / 2**20
 

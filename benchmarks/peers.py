@@ -43,7 +43,7 @@ from benchmarks.peer_models import PEERS, Peers, apart, kept_rows, named
 from benchmarks.problems import CHAINS, Problem, breast_cancer, radon_hierarchy
 from posterase.experiments.machine import machine
 from posterase.metrics import moment_errors, two_sample
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.densities import constrained, evaluate, evaluate_at
 from posterase.numerics.densities import unconstrained as raveled
 from posterase.runtime.compilation_cache import VARIABLE
@@ -255,13 +255,13 @@ def arviz(problem: Problem, draws: pe.Draws, removed: np.ndarray, *, moved: bool
     import arviz_stats
 
     model, change = problem.model, problem.model.change(remove=removed)
-    full, lost = LogDensity(model), RemovedLogLikelihood(model, change)
+    full, log_ratio = LogDensity(model), LogRatio(model, change)
     place: list[int] = []
 
     def method(seed: int) -> tuple[pe.Draws, str]:
         thetas, like = raveled(model, draws)
         upars = xr.DataArray(thetas.reshape(draws.n_chains, draws.n_draws, -1), dims=("chain", "draw", "parameter"))
-        likelihood = xr.DataArray(evaluate(lost, draws)[..., None], dims=("chain", "draw", "request"))
+        likelihood = xr.DataArray(-evaluate(log_ratio, draws)[..., None], dims=("chain", "draw", "request"))
         groups = {
             "posterior": xr.Dataset({"theta": upars}),
             "log_likelihood": xr.Dataset({"removed": likelihood}),
@@ -283,11 +283,17 @@ def arviz(problem: Problem, draws: pe.Draws, removed: np.ndarray, *, moved: bool
             found = arviz_stats.loo(tree, pointwise=True)
             if moved:
                 found = arviz_stats.loo_moment_match(
-                    tree, found, log_prob, lambda at, _: values(lost, at), upars=upars, split=False, pointwise=True
+                    tree,
+                    found,
+                    log_prob,
+                    lambda at, _: -values(log_ratio, at),
+                    upars=upars,
+                    split=False,
+                    pointwise=True,
                 )
         weights = found.log_weights.isel(request=0).transpose("chain", "draw").values
         if moved and not place:  # the same in every call, so that only the first waits for it
-            place.append(_belonging(weights, tried, full, lost, like))
+            place.append(_belonging(weights, tried, full, log_ratio, like))
         places = tried[place[0]] if moved else upars.values
         params = constrained(model, places.reshape(-1, places.shape[-1]), like, draws)
         says = f"k̂ {float(found.pareto_k[0]):.2f}"
@@ -300,7 +306,7 @@ def _belonging(
     weights: Float[np.ndarray, "chain draw"],
     tried: list[np.ndarray],
     full: LogDensity,
-    lost: RemovedLogLikelihood,
+    log_ratio: LogRatio,
     like: PyTree,
 ) -> int:
     """Of the draws that the density was asked about, which the weights belong to."""
@@ -310,7 +316,7 @@ def _belonging(
 
     def off(points: np.ndarray) -> float:
         flat = points.reshape(-1, points.shape[-1])
-        raw = evaluate_at(full, flat, like) - evaluate_at(lost, flat, like) - before
+        raw = evaluate_at(full, flat, like) + evaluate_at(log_ratio, flat, like) - before
         return float(np.ptp((raw - log_weights)[light]))
 
     apart_by = [off(points) for points in tried]

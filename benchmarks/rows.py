@@ -48,7 +48,7 @@ def measure(rows: int, methods: Sequence[str]) -> Iterator[Point]:
             return found[-1].draws.params
 
         run()
-        seconds, told = once(run), found[-1].details
+        seconds, told = once(run), found[-1].diagnostics
         count = float(told.gradients + told.warmup_gradients)
         yield Point(rows, REFIT, seconds, None, count, None, told.sequential, str(told))
 

@@ -124,7 +124,7 @@ def compared(case: Case, found: Found) -> Iterator[Row]:
     for name, moved, times, says in by_pydvl(case, target, found):
         yield judged(name, moved, times, says)
     for name, method in OURS.items():
-        yield measured(name, "ours", against.method(problem, draws, removed, method))
+        yield measured(name, "ours", against.by_method(problem, draws, removed, method))
     yield measured("erase", "ours", against.whole(problem, draws, removed))
 
 

@@ -27,7 +27,7 @@ from jaxtyping import Array, Float, Int
 
 import posterase as pe
 from posterase.methods.influence_shift import _shift
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.densities import _evaluate, _evaluate_at, unconstrained
 from posterase.numerics.transport_fit import RANK, _low_rank
 from posterase.runtime.precision import numbers_as_arrays
@@ -123,18 +123,18 @@ def programs(problem: Wide, samples: int) -> dict[str, int]:
     """Bytes that XLA sets aside beside arguments and results, for each compiled program that sees all parameters."""
     model, draws = problem.model, problem.draws
     change = model.change(remove=problem.rows)
-    kept, removed = LogDensity(model.without(change)), RemovedLogLikelihood(model, change)
+    kept, log_ratio = LogDensity(model.without(change)), LogRatio(model, change)
     flat = draws.flat()
     picked = jnp.arange(samples)
     solver = numbers_as_arrays(pe.CG())
     thetas, like = unconstrained(model, draws)
     sample = jnp.asarray(thetas[:samples], jnp.float32)
     found = {
-        "InfluenceShift": temporary(_shift, solver, kept, removed, flat, draws.weights.ravel(), picked, 1),
-        "Transport": temporary(_low_rank, kept, removed, sample, jnp.ones(sample.shape[1]), RANK, like),
+        "InfluenceShift": temporary(_shift, solver, kept, log_ratio, flat, draws.weights.ravel(), picked, 1),
+        "Transport": temporary(_low_rank, kept, log_ratio, sample, jnp.ones(sample.shape[1]), RANK, like),
     }
     with jax.enable_x64(True):
-        found["Reweight"] = temporary(_evaluate, removed, flat, True)
+        found["Reweight"] = temporary(_evaluate, log_ratio, flat, True)
         found["weights"] = temporary(_evaluate_at, kept, jnp.asarray(thetas), like, True)
     return found
 

@@ -22,7 +22,7 @@ import posterase.model.base as model_file
 import posterase.numerics.propriety as propriety_file
 from posterase.data.leakage import lagged
 from posterase.data.selection import table_of
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.densities import _evaluate_at
 
 COLUMNS, DRAWS = 4, 50
@@ -91,7 +91,7 @@ def test_reweight_computes_and_holds_the_same_however_many_rows_are_kept():
     programs = []
     for rows in (2_000, 20_000):
         model = regression(rows)
-        programs.append(density_program(RemovedLogLikelihood(model, model.change(remove=range(100)))))
+        programs.append(density_program(LogRatio(model, model.change(remove=range(100)))))
     assert flops(programs[0]) == flops(programs[1])
     assert temporary(programs[0]) == temporary(programs[1])
 
@@ -224,8 +224,8 @@ def test_the_kept_rows_are_passed_over_only_where_the_removal_leaves_little(monk
     monkeypatch.setattr(propriety_file, "FEW_ELEMENTS", 0)  # so that these rows are many
     change = model.change(remove=np.flatnonzero(group))
     thetas = np.random.default_rng(1).normal(size=(50, 2)) * [0.1, 0.4]
-    kept, removed = LogDensity(model.without(change)), RemovedLogLikelihood(model, change)
-    propriety_file.check_informed(kept, removed, thetas, np.zeros(2, np.float32))
+    kept, log_ratio = LogDensity(model.without(change)), LogRatio(model, change)
+    propriety_file.check_informed(kept, log_ratio, thetas, np.zeros(2, np.float32))
     assert sum(of_kept_rows) == passes
 
 
@@ -234,14 +234,10 @@ def test_the_kept_rows_are_passed_over_only_where_the_removal_leaves_little(monk
 
 def test_the_cost_of_reweight_follows_the_bucket_of_removed_rows():
     model = regression(20_000)
-    cost = {
-        n: flops(density_program(RemovedLogLikelihood(model, model.change(remove=range(n))))) for n in (1_000, 8_000)
-    }
+    cost = {n: flops(density_program(LogRatio(model, model.change(remove=range(n))))) for n in (1_000, 8_000)}
     assert cost[8_000] == pytest.approx(8 * cost[1_000], rel=0.1)
-    assert cost[1_000] == flops(density_program(RemovedLogLikelihood(model, model.change(remove=range(1_024)))))
-    assert cost[1_000] < flops(
-        density_program(RemovedLogLikelihood(model, model.change(remove=range(1_025))))
-    )  # the twin
+    assert cost[1_000] == flops(density_program(LogRatio(model, model.change(remove=range(1_024)))))
+    assert cost[1_000] < flops(density_program(LogRatio(model, model.change(remove=range(1_025)))))  # the twin
 
 
 # --- draws

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.wide import make, programs, temporary
 
 import posterase as pe
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.densities import batch_size, held, unconstrained
 from posterase.numerics.propriety import ALL_UP_TO, OF_EACH, check_informed, flat_tails
 from posterase.numerics.weights import base_weights, element_ess
@@ -196,7 +196,7 @@ def test_fewer_draws_than_parameters_are_no_sign_of_an_improper_posterior():
     )
     thetas, like = unconstrained(model, pe.Draws(rng.normal(size=(1, 8, 50))))
     change = model.change(remove=[0, 1])
-    check_informed(LogDensity(model.without(change)), RemovedLogLikelihood(model, change), thetas, like)
+    check_informed(LogDensity(model.without(change)), LogRatio(model, change), thetas, like)
 
 
 def test_a_combination_that_only_removed_rows_knew_is_still_found():
@@ -210,4 +210,4 @@ def test_a_combination_that_only_removed_rows_knew_is_still_found():
     thetas, like = unconstrained(model, draws)
     change = model.change(remove=[0, 1])
     with pytest.raises(pe.errors.ImproperPosteriorError, match="a combination of a and b"):
-        check_informed(LogDensity(model.without(change)), RemovedLogLikelihood(model, change), thetas, like)
+        check_informed(LogDensity(model.without(change)), LogRatio(model, change), thetas, like)

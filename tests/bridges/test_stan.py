@@ -392,7 +392,7 @@ def test_subset_of_ones_own(program):
     change = model.change(remove=[0, 9])
     theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
     np.testing.assert_allclose(
-        model.log_removed_density(theta, change), default.log_removed_density(theta, change), rtol=1e-5
+        model.log_density_ratio(theta, change), default.log_density_ratio(theta, change), rtol=1e-5
     )
     next_one = model.without(change)
     asked.clear()
@@ -641,9 +641,7 @@ def test_a_library_by_bridgestan(x64, fitted, tmp_path):
     theta = model.unconstrain(jax.tree.map(lambda leaf: leaf[0, 0], draws.params))
     for function in ("log_density", "log_det_jacobian"):
         np.testing.assert_allclose(getattr(model, function)(theta), getattr(ours, function)(theta), rtol=1e-12)
-    np.testing.assert_allclose(
-        model.log_removed_density(theta, change), ours.log_removed_density(theta, change), rtol=1e-9
-    )
+    np.testing.assert_allclose(model.log_density_ratio(theta, change), ours.log_density_ratio(theta, change), rtol=1e-9)
     for name, leaf in jax.grad(model.log_density)(theta).items():
         np.testing.assert_allclose(leaf, jax.grad(ours.log_density)(theta)[name], rtol=1e-9)
     moments = ORACLE.mean(KEPT), ORACLE.variance(KEPT)
@@ -747,13 +745,13 @@ def test_real_posteriors_are_the_same_in_every_library(x64, posterior):
         names = sorted(thetas[0])
         vector = lambda tree: np.concatenate([np.ravel(tree[name]) for name in names])  # noqa: B023, E731
         densities = np.array([float(model.log_density(theta)) for theta in thetas])
-        removed = np.array([float(model.log_removed_density(theta, change)) for theta in thetas])
+        ratios = np.array([float(model.log_density_ratio(theta, change)) for theta in thetas])
         slopes = [vector(jax.grad(model.log_density)(theta)) for theta in thetas]
-        found.append((np.array([vector(theta) for theta in thetas]), densities, removed, np.array(slopes)))
-    for theta, densities, removed, slopes in found[1:]:
+        found.append((np.array([vector(theta) for theta in thetas]), densities, ratios, np.array(slopes)))
+    for theta, densities, ratios, slopes in found[1:]:
         np.testing.assert_allclose(theta, found[0][0], rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(densities - densities[0], found[0][1] - found[0][1][0], atol=1e-7)
-        np.testing.assert_allclose(removed - removed[0], found[0][2] - found[0][2][0], atol=1e-7)
+        np.testing.assert_allclose(ratios - ratios[0], found[0][2] - found[0][2][0], atol=1e-7)
         np.testing.assert_allclose(slopes, found[0][3], rtol=1e-6, atol=1e-6)
 
 

@@ -52,7 +52,7 @@ def test_what_is_drawn_are_the_librarys_draws(seen, monkeypatch, tmp_path):
     drawn = {}
     new_figure = figures.new_figure
     monkeypatch.setattr(figures, "new_figure", lambda *size: drawn.setdefault("figure", new_figure(*size)))
-    assert figures.draw_rungs(seen, tmp_path / "methods.png").stat().st_size > 20_000
+    assert figures.draw_methods(seen, tmp_path / "methods.png").stat().st_size > 20_000
     shown = np.linspace(0, 3999, figures.CLOUD_DRAWS).astype(int)
     for cloud, axis in zip(seen.clouds, drawn["figure"].axes, strict=False):
         points = axis.collections[0]

@@ -82,7 +82,7 @@ def leaks(oracle, rows, tree):
     draws = pe.Draws.from_arviz(tree)
     model = MODELS[id(oracle)]
     change = model.change(remove=rows)
-    log_removed = np.asarray(jax.vmap(lambda p: model.log_removed(p, change))(draws.flat()), np.float64)
+    log_removed = -np.asarray(jax.vmap(lambda p: model.log_ratio(p, change))(draws.flat()), np.float64)
     return {name: leak(signal, log_removed) for name, signal in signals(tree, set(draws.names)).items()}
 
 

@@ -69,7 +69,7 @@ def errors(hessian: str) -> tuple[np.ndarray, np.ndarray]:
     distances, gaps = [], []
     for size in SIZES:
         change = model.change(remove=np.arange(size))
-        kept = pe.split(model, change).kept
+        kept = pe.split(model, change).target
         ours = shift(hessian, model, draws, change)
         best = newton_minimum(kl_up_to_constant, ours, kept, draws)
         distances.append(float(jnp.linalg.norm(ours - best)))
@@ -104,6 +104,6 @@ def test_random_rows_grow_more_slowly(x64):
         for at, size in enumerate(sizes):
             change = model.change(remove=rows[:size])
             ours = shift("full", model, draws, change)
-            best = newton_minimum(kl_up_to_constant, ours, pe.split(model, change).kept, draws)
+            best = newton_minimum(kl_up_to_constant, ours, pe.split(model, change).target, draws)
             squares[at] += float((ours - best) @ (ours - best))
     assert slope(np.sqrt(squares), sizes) == pytest.approx(1.5, abs=0.2)

@@ -21,15 +21,15 @@ def one_draw(draws: pe.Draws, at: int = 0):
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
 @given(data=st.data())
 @settings(max_examples=10, deadline=None)
-def test_full_is_kept_plus_removed(oracle, data):
+def test_the_target_is_the_source_plus_the_log_ratio(oracle, data):
     with jax.enable_x64(True):
         known = oracle.make()
         rows = data.draw(st.lists(st.integers(0, known.n_rows - 1), min_size=1, max_size=9, unique=True))
         model = known.model()
-        full, kept, removed = pe.split(model, model.change(remove=rows))
+        source, target, log_ratio = pe.split(model, model.change(remove=rows))
         draws = pe.Draws(known.sample(np.arange(known.n_rows), (1, 1), seed=3))
         theta = model.unconstrain(one_draw(draws))
-        np.testing.assert_allclose(full(theta), kept(theta) + removed(theta), rtol=1e-12)
+        np.testing.assert_allclose(target(theta), source(theta) + log_ratio(theta), rtol=1e-12)
 
 
 @pytest.mark.parametrize("oracle", ORACLES, ids=lambda oracle: oracle.__name__)
@@ -40,7 +40,7 @@ def test_densities_are_the_closed_forms(oracle, x64):
     kept_rows = np.setdiff1d(np.arange(known.n_rows), [1, 4])
     draws = pe.Draws(known.sample(kept_rows, (1, 2), seed=5))
     first, second = (model.unconstrain(one_draw(draws, at)) for at in (0, 1))
-    kept = pe.split(model, model.change(remove=[1, 4])).kept
+    kept = pe.split(model, model.change(remove=[1, 4])).target
     np.testing.assert_allclose(kept(first) - kept(second), exact_difference(known, kept_rows, draws), rtol=1e-9)
 
 
@@ -95,7 +95,7 @@ def test_masks_and_ids_mean_the_same():
     mask = np.zeros(60, bool)
     mask[[5, 9]] = True
     np.testing.assert_array_equal(model.change(remove=mask).row_ids, model.change(remove=[5, 9]).row_ids)
-    assert repr(model.change(remove=range(10))) == "Change of 10 rows: 0, 1, 2, 3, 4, 5, 6, 7, …"
+    assert repr(model.change(remove=range(10))) == "Change: remove 10 rows (0, 1, 2, 3, 4, 5, 6, 7, …)"
 
 
 def test_blocks_change_nothing(monkeypatch, x64):
@@ -143,9 +143,9 @@ def test_jit_and_vmap(precision):
     model = known.model()
     draws = pe.Draws(known.sample(np.arange(known.n_rows), (1, 5), seed=0))
     thetas = jax.vmap(model.unconstrain)(draws.flat())
-    removed = pe.split(model, model.change(remove=[2])).removed
-    together = jax.jit(jax.vmap(removed))(thetas)
-    one_by_one = [removed(jax.tree.map(lambda leaf, at=at: leaf[at], thetas)) for at in range(5)]
+    log_ratio = pe.split(model, model.change(remove=[2])).log_ratio
+    together = jax.jit(jax.vmap(log_ratio))(thetas)
+    one_by_one = [log_ratio(jax.tree.map(lambda leaf, at=at: leaf[at], thetas)) for at in range(5)]
     assert together.dtype == precision
     np.testing.assert_allclose(together, jnp.stack(one_by_one), rtol=1e-5 if precision == "float32" else 1e-12)
 
@@ -284,9 +284,9 @@ def test_a_masked_model_gives_the_exact_marginal(x64):
 def test_a_masked_model_that_honours_its_mask_passes(precision):
     model, draws = autoregression()
     model.check_additivity(draws, model.change(remove=[5, 17]))
-    full, kept, removed = pe.split(model, model.change(remove=[5, 17]))
+    source, target, log_ratio = pe.split(model, model.change(remove=[5, 17]))
     theta = model.unconstrain({"rho": jnp.array(0.4)})
-    np.testing.assert_allclose(full(theta) - kept(theta), removed(theta), rtol=1e-4)
+    np.testing.assert_allclose(target(theta) - source(theta), log_ratio(theta), rtol=1e-4)
 
 
 def test_a_masked_model_that_ignores_its_mask_is_caught():

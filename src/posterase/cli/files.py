@@ -396,7 +396,7 @@ def report(
     certificate: Annotated[Path | None, typer.Option(help="The certificate of the erasure.")] = None,
     assessment: Annotated[Path | None, typer.Option(help="What `posterase assess --out` wrote.")] = None,
     title: Annotated[
-        str | None, typer.Option(help="The page's title. Default: Result report, or Result diagnostics.")
+        str | None, typer.Option(help="The page's title. Default: Erasure report, or Erasure diagnostics.")
     ] = None,
     force: Force = False,
 ) -> None:
@@ -448,7 +448,7 @@ def _facts(path: Path) -> dict[str, Any]:
     except ValueError:
         raise _no_verdict(path) from None
     shared = {"verdict", "policy", "removed_rows", "kept_rows"}
-    if not isinstance(value, dict) or not shared | {"methods" if "contains" in value else "methods"} <= value.keys():
+    if not isinstance(value, dict) or not shared | {"methods"} <= value.keys():
         raise _no_verdict(path)
     return value
 

@@ -112,20 +112,20 @@ def reproduce_diabetes(said: Said, out: Out = Path("posterase-diabetes"), seed: 
 
 
 @reproduce.command("methods")
-def reproduce_rungs(said: Said, out: Out = Path("posterase-methods"), seed: Seed = 0) -> None:
+def reproduce_methods(said: Said, out: Out = Path("posterase-methods"), seed: Seed = 0) -> None:
     """What every method of the ladder does to the same cloud of draws: a regression of two parameters, seen.
 
     Example: `posterase reproduce methods --out /tmp`
     """
-    from posterase.experiments import figures, methods, tables
+    from posterase.experiments import figures, tables
 
     target = make_folder(out) / "methods.png"
     console = Console()
     with said.aside.status("sampling") as status:
-        seen = methods.run(seed, report=status.update)
-    console.print(tables.rungs_table(seen), "")
-    drawn = _draw(lambda: figures.draw_rungs(seen, target))
-    said.json({"forgot": seen.n_removed, "answers": tables.rungs_plain(seen), "figure": drawn})
+        seen = clouds.run(seed, report=status.update)
+    console.print(tables.methods_table(seen), "")
+    drawn = _draw(lambda: figures.draw_methods(seen, target))
+    said.json({"forgot": seen.n_removed, "answers": tables.methods_plain(seen), "figure": drawn})
 
 
 Sampler = Annotated[str, typer.Option(help="sgld, sghmc or both.")]

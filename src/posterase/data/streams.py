@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import equinox as eqx
 import jax
@@ -34,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Int, PyTree, Shaped
 
-from posterase.data.checks import check_kind, check_values, path_of, row_count, rows_of
+from posterase.data.checks import check_kind, check_values, path_of, row_count
 from posterase.data.parameters import parameter_names
 from posterase.data.readers import MAKE_ANEW, Reader, opened
 from posterase.data.row_sums import AbstractRows, Summand, add_up
@@ -192,6 +192,8 @@ def _empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
 class Stream(eqx.Module):
     """Rows in files, read when they are needed. Made by `pe.stream`, and passed to `pe.Model` as its data."""
 
+    is_streamed: ClassVar[bool] = True
+
     left: Bool[Array, " rows"]
     """The rows that are there; what is read of others is overwritten."""
     filler: list[Array]
@@ -228,8 +230,9 @@ class Stream(eqx.Module):
         """Shapes of so many rows."""
         return self._tree([jax.ShapeDtypeStruct((rows, *leaf.shape), leaf.dtype) for leaf in self.filler])
 
-    def rows(self, ids: Int[Array, " some"]) -> PyTree:
+    def take(self, ids: Int[ArrayLike, " some"]) -> PyTree:
         """Rows by their ids, also in compiled code."""
+        ids = jnp.asarray(ids)
         shapes = jax.tree.leaves(self.shapes(ids.shape[0]))
         found = jax.pure_callback(self.source.rows, shapes, ids, vmap_method="expand_dims")
         return self._tree(self._overwritten(found, self.left[ids]))
@@ -237,7 +240,7 @@ class Stream(eqx.Module):
     def without(self, left: Bool[Array, " rows"]) -> Stream:
         """The stream of the rows that are left."""
         first = jnp.argmax(left)
-        filler = [leaf[0] for leaf in jax.tree.leaves(self.rows(first[None]))]
+        filler = [leaf[0] for leaf in jax.tree.leaves(self.take(first[None]))]
         return Stream(left, filler, self.source, self.structure)
 
     def blocks(self) -> Iterator[PyTree]:
@@ -348,32 +351,6 @@ def stream(
     made = Source(readers, names, dtypes, layout, read_ahead)
     filler = [jnp.asarray(leaf[0]) for leaf in made.rows(np.zeros(1, int))]
     return Stream(jnp.ones(n_rows, bool), filler, made, jax.tree.structure(tree))
-
-
-# --- data in memory and in streams
-
-
-def data_of(data: PyTree) -> tuple[PyTree, Bool[Array, " rows"]]:
-    """A model's data, checked, and a mask: every row is present."""
-    return (data, data.left) if isinstance(data, Stream) else rows_of(data)
-
-
-def taken(data: PyTree, ids: Int[Array, " some"] | Int[np.ndarray, " some"]) -> PyTree:
-    """Rows by their ids."""
-    return data.rows(jnp.asarray(ids)) if isinstance(data, Stream) else _taken(data, ids)
-
-
-@jax.jit
-def _taken(data: PyTree, ids: Int[ArrayLike, " some"]) -> PyTree:
-    """Compiled as a whole: each operation alone would be a program."""
-    return jax.tree.map(lambda leaf: leaf[ids], data)
-
-
-def shapes_of(data: PyTree, rows: int) -> PyTree:
-    """Shapes of so many rows of such data."""
-    if isinstance(data, Stream):
-        return data.shapes(rows)
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), data)
 
 
 def mask_at(mask: Bool[Array, " rows"], ids: Int[Array, " some"]) -> Bool[Array, " some"]:

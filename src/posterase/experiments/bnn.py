@@ -11,8 +11,8 @@ the same pre-trained start. Chains are repeats: each has a pre-trained start of 
     paper                   its Algorithm 1 along the live chain
     steps alone             the sampler's steps that the paper's method takes in between, without its shift
     importance sampling     draws of the chain weighted by one over the removed rows' likelihood
-    corrected               corrected continuation (`posterase.methods.unconverged.corrected_continuation`), all rows in one request
-    rewound                 ours: back a part of the way to the start, then on (`posterase.methods.unconverged.rewind`); likewise
+    corrected               `CorrectedContinuation`, all rows in one request
+    rewound                 ours: back a part of the way to the start, then on (`Rewind`); likewise
 
 Step sizes are 0.01/N while there is no noise, then 0.01 · t^−0.5005 / N with t counted from the first step with noise;
 N is the number of rows trained on, so that retraining has N′ there.

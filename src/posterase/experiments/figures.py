@@ -93,7 +93,7 @@ MOVED = ("InfluenceShift", "Transport")
 """Methods whose draws each come from one draw before."""
 
 
-def draw_rungs(seen: Clouds, target: Path) -> Path:
+def draw_methods(seen: Clouds, target: Path) -> Path:
     """The same cloud of draws before, and after each method, on the contours of the kept posterior."""
     figure = new_figure(9.6, 7.2)
     before, *_ = seen.clouds

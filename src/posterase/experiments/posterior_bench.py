@@ -8,9 +8,9 @@ their own, or share arguments (eight schools, the Gaussian process), our NUTS on
 An error is the mean of those against each refit; the floor is the error of one refit against the other. Wrong is what
 is farther from the refits, in means or log standard deviations, than they are from each other and than twice what
 chance explains, or what a classifier tells apart by three standard errors more than it does the refits. A refusal is
-right where what the last method made is wrong by the same measure, or is worth fewer effective draws than the policy asks
-for (which is said), or where there is no posterior: the refits' chains disagree, or spread twenty times as far as the
-draws did.
+right where what the last method made is wrong by the same measure, or is worth fewer effective draws than the policy
+asks for (which is said), or where there is no posterior: the refits' chains disagree, or spread twenty times as far as
+the draws did.
 
 Seconds of `erase` are of the second run, which compiles nothing. A refit is one by the library's own sampler, as many
 draws, on the cut data: NumPyro and PyMC compile for it, since the data have another shape; Stan's program is compiled.

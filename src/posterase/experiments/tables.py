@@ -76,7 +76,7 @@ def gmm_table(outcome: Outcome) -> Table:
     return table
 
 
-def rungs_table(seen: Clouds) -> Table:
+def methods_table(seen: Clouds) -> Table:
     """How far each method's draws end from the kept posterior."""
     title = f"Forget {seen.n_removed} of {seen.n_rows} rows"
     table = Table(title=title, title_justify="left", title_style="bold")
@@ -89,7 +89,7 @@ def rungs_table(seen: Clouds) -> Table:
     return table
 
 
-def rungs_plain(seen: Clouds) -> list[dict[str, Any]]:
+def methods_plain(seen: Clouds) -> list[dict[str, Any]]:
     """The same as plain JSON."""
     return [
         {"draws": each.name, "mean_error": each.mean_error, "spread_error": each.spread_error, "says": each.says}

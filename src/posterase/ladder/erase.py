@@ -46,7 +46,7 @@ from posterase.methods.reweight import Reweight
 from posterase.methods.transport import Transport
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.model.stored import GIVE_THE_MODEL, StoredLikelihoods
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.failures import raises_own_errors
@@ -130,7 +130,8 @@ def erase(
         Methods to climb, cheapest first. None: `Reweight`, `Transport`, and `Refit`. Where the policy forbids a refit,
         `Rejuvenate` in its place, unless gradients come from another program (Stan): it costs about what a refit costs.
     refits
-        Draws of the kept posterior to compare with, where they are at hand: each method's Jeffreys divergence from them.
+        Draws of the kept posterior to compare with, where they are at hand: each method's Jeffreys divergence from
+        them.
     spent
         What earlier erasures of this posterior have spent; `result.erase(rows)` fills it in.
     progress
@@ -189,7 +190,7 @@ def erase(
         _check_additivity(model, draws, change)
         full = LogDensity(model)
         scores = compute_scores(full, thetas, like, draws.n_chains, informed_draws(thetas))
-        check_informed(LogDensity(kept), RemovedLogLikelihood(model, change), thetas, like, scores)
+        check_informed(LogDensity(kept), LogRatio(model, change), thetas, like, scores)
         if not doubts:  # chains that disagree have a cause of their own
             groups = independent_groups(draws, min(effective_draws(draws).values()), draws.first_places())
             check_draws(full, thetas, like, scores, draws.n_chains, groups)
@@ -214,7 +215,7 @@ def erase(
                 tried.append(climb.refit(own_key, method, tried, doubts, show))
             else:
                 show("")
-                before = next((method for outcome in reversed(tried) if TOO_EXPENSIVE not in outcome.objections), None)
+                before = next((outcome for outcome in reversed(tried) if TOO_EXPENSIVE not in outcome.objections), None)
                 tried.append(climb.take(own_key, method, before))
             if not tried[-1].objections:
                 break

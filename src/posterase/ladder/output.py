@@ -35,7 +35,7 @@ from posterase.ladder.policy import Policy
 from posterase.methods.base import Method, MethodResult, check_in_support, replaced
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
@@ -223,10 +223,10 @@ def _visit_modes(random: np.random.Generator, erased: MethodResult, request: Req
     half = len(thetas) // 2
     halves = thetas[: 2 * half].reshape(2, half, -1)
 
-    def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
-        return evaluate_at(RemovedLogLikelihood(request.model, request.change), flat, like)
+    def log_ratio_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+        return evaluate_at(LogRatio(request.model, request.change), flat, like)
 
-    return visit_modes(random, LogDensity(request.kept), like, halves, request.halves(random), removed_at)
+    return visit_modes(random, LogDensity(request.kept), like, halves, request.halves(random), log_ratio_at)
 
 
 def _moved(
@@ -264,14 +264,14 @@ def _moved(
         halves = tuple(-(-each // 2) for each in fewer)
         return Plan(np.stack([places, places]), halves, most_refits * refit, most_refits * hard)
 
-    def removed_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+    def log_ratio_at(flat: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
         # Of as many draws as there are, so that one shape is compiled.
         padded = flat if is_expensive else np.resize(flat, (ancestors.size, flat.shape[1]))
-        return evaluate_at(RemovedLogLikelihood(request.model, request.change), padded, like)[: len(flat)]
+        return evaluate_at(LogRatio(request.model, request.change), padded, like)[: len(flat)]
 
     found = thetas[ancestors]
     known = request.halves(random)
-    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, removed_at, known, is_suspect)
+    moved = refresh(random, LogDensity(request.kept), like, found, groups, choose, log_ratio_at, known, is_suspect)
     objection = _objection(moved, like)
     if objection is not None:
         near = _as_draws(moved, request.kept, like, draws) if objection.cause in ("drift", "not verified") else None

@@ -127,7 +127,7 @@ class Result:
     """What `erase` returns: draws, verdict, and how they came about."""
 
     verdict: Verdict
-    methods: list[MethodOutcome]
+    outcomes: list[MethodOutcome]
     model: AbstractModel
     """The model of the kept rows, ready for the next request: rows keep their ids."""
     before: Draws

@@ -36,7 +36,7 @@ from posterase.methods.base import Method, MethodResult, check_in_support
 from posterase.methods.diagnostics import Diagnostics, weigh, weight_diagnostics
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
 from posterase.numerics.densities import evaluate, evaluate_at, unconstrained
@@ -157,7 +157,7 @@ class InfluenceShift(Method):
         dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.unconstrain, one)))
         solver = numbers_as_arrays(self.solver or default_solver(dimension))
         curved = LogDensity(kept if self.hessian == "kept" else model)
-        densities = curved, RemovedLogLikelihood(model, change)
+        densities = curved, LogRatio(model, change)
         picked = self._pick(key, draws)
         moved = _shift(solver, *densities, draws.flat(), draws.weights.ravel(), picked, self.newton_steps)
         _check_finite(moved)
@@ -227,13 +227,13 @@ class _Moved(NamedTuple):
 def _shift(
     solver: Solver,
     curved: LogDensity,
-    removed: RemovedLogLikelihood,
+    log_ratio: LogRatio,
     params: PyTree,
     weights: Float[Array, " n"],
     picked: Int[Array, " samples"],
     steps: int,
 ) -> _Moved:
-    model = removed.model
+    model = log_ratio.model
     unconstrained = jax.vmap(model.unconstrain)(params)
     like = jax.tree.map(lambda leaf: leaf[0], unconstrained)
     thetas = ravel_draws(unconstrained)
@@ -241,7 +241,7 @@ def _shift(
     scales = _standard_deviations(thetas, weights)
 
     sample, share = thetas[picked], weights[picked] / weights[picked].sum()
-    push = mean_gradient(removed, sample, share, like)
+    push = -mean_gradient(log_ratio, sample, share, like)
     solved = solver(Curvature(curved, sharding.after(sample, push), share, like), push, scales)
     value = solved.value
     if steps > 1:

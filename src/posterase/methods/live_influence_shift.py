@@ -32,7 +32,7 @@ from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change, bucket_of
-from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.densities import LogRatio
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
 from posterase.runtime.compilation_cache import programs_kept
@@ -250,7 +250,7 @@ def _request(
     rows, curved_rows = present_rows(sampled.present), present_rows(model.present)
     c = method.scale / kept.present.sum()
 
-    removed = of_vector(RemovedLogLikelihood(model, change), unravel)
+    log_ratio = of_vector(LogRatio(model, change), unravel)
 
     def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
         return jax.grad(of_vector(density(key, sampled, rows, sampler.batch), unravel))(theta)
@@ -276,7 +276,7 @@ def _request(
 
     def influence(state: State) -> tuple[State, PyTree, Float[Array, ""]]:
         """−I(S′) by the Neumann series, with expectations along the chain."""
-        state, push = average(state, lambda at: jax.grad(removed)(at.theta))
+        state, push = average(state, lambda at: jax.tree.map(jnp.negative, jax.grad(log_ratio)(at.theta)))
 
         def term(carry: tuple[State, PyTree, PyTree], _: None) -> tuple[tuple[State, PyTree, PyTree], None]:
             state, total, power = carry

@@ -43,7 +43,7 @@ from posterase.methods.diagnostics import Diagnostics, weigh
 from posterase.methods.transport import Transport, TransportDetails, Transported
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, Cost, refit_transitions
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMCMoves, Moves, move
@@ -223,10 +223,10 @@ class _Walk:
         share = change.n_rows / model.n_rows
         if moved is None:
             thetas, self.like = unconstrained(model, draws)
-            check_informed(LogDensity(self.kept), RemovedLogLikelihood(model, change), thetas, self.like)
+            check_informed(LogDensity(self.kept), LogRatio(model, change), thetas, self.like)
         else:
             thetas, self.like = moved.origin, moved.like
-        ratios = -evaluate_at(RemovedLogLikelihood(model, change), thetas, self.like).reshape(base.shape)
+        ratios = evaluate_at(LogRatio(model, change), thetas, self.like).reshape(base.shape)
         self.cost = Cost(densities=share * self.n, sequential=1)
         self.maps: AffineMap | None = None
         if moved is not None and not moved.fitted.stayed.any():
@@ -322,8 +322,8 @@ class _Walk:
         share = self.change.n_rows / self.model.n_rows
         if self.maps is None:
             self.cost = self.cost.plus(Cost(densities=share * len(flat), sequential=1))
-            removed = RemovedLogLikelihood(self.model, self.change)
-            return -evaluate_at(removed, flat, self.like).reshape(self.thetas.shape[:2])
+            log_ratio = LogRatio(self.model, self.change)
+            return evaluate_at(log_ratio, flat, self.like).reshape(self.thetas.shape[:2])
         self.cost = self.cost.plus(Cost(densities=2 * len(flat), sequential=1))
         maps = [jax.tree.map(lambda leaf: leaf[half], self.maps) for half in range(2)]  # noqa: B023
         back = np.stack([one.inverse(half) for one, half in zip(maps, self.thetas, strict=True)])

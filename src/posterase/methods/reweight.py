@@ -1,6 +1,6 @@
 """Reweight: keep the draws, change their weights.
 
-    log w(θ) = log p(θ | S − S′) − log p(θ | S) + constant = −removed(θ)
+    log w(θ) = log p(θ | S_new) − log p(θ | S) + constant = log_ratio(θ)
 
 Only the removed rows are evaluated, so the cost does not depend on how many are kept. The weights are Pareto smoothed,
 and k̂, the shape of their tail, says whether they can be trusted: up to min(1 − 1/log₁₀(draws), 0.7). Exact as the
@@ -26,7 +26,7 @@ from posterase.methods.base import Method, MethodResult
 from posterase.methods.diagnostics import WeightDetails, weigh, weight_diagnostics, weight_figures
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.densities import LogRatio
 from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
@@ -34,7 +34,7 @@ from posterase.numerics.weights import base_weights, parameter_ess, smooth
 
 
 class Reweight(Method):
-    """Importance weights −removed(θ), Pareto smoothed.
+    """Importance weights log_ratio(θ), Pareto smoothed.
 
     The weights are a function of the removed rows at every draw: keep them in memory. `pe.erase` returns equally
     weighted draws instead.
@@ -44,12 +44,12 @@ class Reweight(Method):
     needs_density: ClassVar[bool] = False
 
     def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
-        def removed_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
+        def log_ratio_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
             if isinstance(model, StoredLikelihoods):
-                return model.removed_at(given, change)
-            return evaluate(RemovedLogLikelihood(model, change), given)
+                return model.log_ratio_at(given, change)
+            return evaluate(LogRatio(model, change), given)
 
-        log_weights = -removed_at(draws)
+        log_weights = log_ratio_at(draws)
         raw = log_weights
         if draws.log_weights is not None:
             raw = raw + np.asarray(draws.log_weights, np.float64)
@@ -67,7 +67,7 @@ class Reweight(Method):
             weighed,
             parameter_ess(weighted),
             Cost(densities=raw.size * change.n_rows / model.n_rows, sequential=1),
-            log_weights_at=None if isinstance(model, StoredLikelihoods) else lambda other: -removed_at(other),
+            log_weights_at=None if isinstance(model, StoredLikelihoods) else log_ratio_at,
             moved=draws,
         )
         return MethodResult(weighted, details, diagnostics)

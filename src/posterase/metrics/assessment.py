@@ -323,12 +323,12 @@ def _same(moved: Draws, after: Draws) -> bool:
 def _from_weights(work: Comparison) -> Found:
     name = "KL from weights (nats)"
     if isinstance(work.model, StoredLikelihoods):
-        removed = work.model.removed_at(work.before, work.change)
+        log_ratio = work.model.log_ratio_at(work.before, work.change)
     else:
-        removed = work.statistics()["origin"]["removed"]
+        log_ratio = -work.statistics()["origin"]["removed"]
     base = work.sets["origin"].base
-    smoothed = smooth(log_of(base) - removed)
-    origin = divergence(-removed, base) if smoothed.pareto_k <= smoothed.threshold else None
+    smoothed = smooth(log_of(base) + log_ratio)
+    origin = divergence(log_ratio, base) if smoothed.pareto_k <= smoothed.threshold else None
     erased = getattr(work.diagnostics, "epsilon", None)
     if origin is None and erased is None:
         yield NotMeasured(name, f"not measured: k̂ {smoothed.pareto_k:.2f} of the untouched draws does not pass")

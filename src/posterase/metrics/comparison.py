@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from scipy.special import stdtr
 
 from posterase.data.parameters import element_names, parameter_names
-from posterase.data.streams import Stream, data_of, shapes_of, taken
+from posterase.data.row_source import data_of, is_streamed, row_source
 from posterase.draws.draws import Draws
 from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError
 from posterase.metrics.membership import member_share
@@ -66,7 +66,7 @@ class RowStatistics(eqx.Module):
     """Whether to attack by likelihoods: not where there is a classifier, whose probabilities are attacked."""
 
     def __call__(self, params: PyTree) -> dict[str, Float[Array, ""]]:
-        found = {"removed": self.model.log_removed(params, self.change)}
+        found = {"removed": -self.model.log_ratio(params, self.change)}
         if not self.model.rows_factorise:
             return found
         kept = self.model.log_rows(params, self.kept)
@@ -206,7 +206,7 @@ class Comparison:
         found = {name: (spread_out(rows), self.model.data) for name, rows in ids.items()}
         if self.test is not None:
             found["test"] = spread_out(self.test.row_ids), self.test.data
-        return {name: taken(data, rows) for name, (rows, data) in found.items()}
+        return {name: row_source(data).take(rows) for name, (rows, data) in found.items()}
 
     def classes(self, part: str) -> Int[np.ndarray, " rows"]:
         """Of the rows of a part."""
@@ -391,8 +391,8 @@ def _test(model: AbstractModel, test: Any, draws: Draws) -> AbstractModel | None
             f"test is data, and the model is a {type(model).__name__}, which knows its own rows only.",
             "pass a model of the test rows with the same parameters.",
         )
-    own_shapes = shapes_of(model.data, 1)
-    shapes = shapes_of(test, 1) if isinstance(test, Stream) else test
+    own_shapes = row_source(model.data).shapes(1)
+    shapes = row_source(test).shapes(1) if is_streamed(test) else test
     if parameter_names(shapes) != parameter_names(own_shapes):
         raise InvalidOptionError(
             "test is not built as the model's data are.", f"pass {jax.tree.structure(own_shapes)}, rows first."

@@ -15,7 +15,7 @@ from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.densities import LogRatio
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
@@ -28,12 +28,12 @@ def divergence(model: AbstractModel, draws: Draws, change: Change, refit: Draws 
     With `refit`, draws of the kept posterior: Jeffreys, E_S[removed] − E_kept[removed]. Without: KL(p_S ‖ p_kept) from
     weights, or None, not measured, where their k̂ does not pass.
     """
-    removed = RemovedLogLikelihood(model, change)
+    log_ratio = LogRatio(model, change)
     model.check(draws)
-    log_weights, base = -evaluate(removed, draws), base_weights(draws)
+    log_weights, base = evaluate(log_ratio, draws), base_weights(draws)
     if refit is not None:
         model.check(refit)
-        return jeffreys(log_weights, base, -evaluate(removed, refit), base_weights(refit))
+        return jeffreys(log_weights, base, evaluate(log_ratio, refit), base_weights(refit))
     smoothed = smooth(log_weights + log_of(base))
     return kl(log_weights, base) if smoothed.pareto_k <= smoothed.threshold else None
 

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
-from posterase.data.streams import Stream, raises_read_errors
+from posterase.data.row_source import is_streamed
+from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import UnsupportedModelError
 from posterase.model.base import AbstractModel
@@ -102,7 +103,7 @@ def _distances(
     model: AbstractModel, ids: Int[np.ndarray, " rows"], centre: Int[np.ndarray, ""] | int
 ) -> Float[np.ndarray, " rows"]:
     """Squared distance of every row from one of them, each column in its standard deviations, some at a time."""
-    if isinstance(model.data, Stream):
+    if is_streamed(model.data):
         raise UnsupportedModelError(
             "the model's data are a stream, whose rows are not all at hand to be compared with each other.",
             "choose a subgroup yourself: a site, a county, a class.",

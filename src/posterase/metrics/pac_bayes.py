@@ -9,7 +9,7 @@ between 0 and 1, for all laws Q of the parameters at once and with probability a
 Corrected: the paper has log 2 where d log 2 belongs, and N, all rows, where only the N′ kept ones may be counted: the
 bound is about rows drawn independently of each other, so which rows S′ were removed must not depend on their values.
 
-E log q needs the normalised density: log q = kept − log p(S − S′) for draws of the kept posterior, and so the diagnostics.
+E log q needs the normalised density: log q = kept − log p(S − S′) for draws of the kept posterior, and so the evidence.
 Where that is not known, only what a shift θ − I(S′) changes is: ΔKL = E‖θ − I‖₁ − E‖θ‖₁, by which the bound grows by
 √(max(ΔKL, 0)/(2N′ − 1)) at most.
 

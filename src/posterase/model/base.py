@@ -38,7 +38,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, PyTree
 
 from posterase.data.checks import row_ids
 from posterase.data.parameters import check_known, parameter_names
-from posterase.data.streams import Stream, raises_read_errors
+from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import NoDensityError
 from posterase.model.change import SMALLEST_BUCKET, Change, bucket_of
@@ -97,15 +97,15 @@ class AbstractModel(eqx.Module):
         """log p(θ) + log p(present rows | θ), at parameters on their own (constrained) scale."""
 
     @abc.abstractmethod
-    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
-        """log p(S | θ) − log p(S − S′ | θ), at parameters on their own (constrained) scale."""
+    def log_ratio(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        """log p(S_new | θ) − log p(S | θ), at parameters on their own (constrained) scale."""
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         """log p(S | θ) − log p(S − z | θ) for each of these rows z by itself: its own log-likelihood, where rows are
         independent given θ; else its density given all others.
         """
         one = jnp.ones(1, bool)
-        return jax.lax.map(lambda row: self.log_removed(params, Change(padded_ids=row[None], counted=one)), rows)
+        return jax.lax.map(lambda row: -self.log_ratio(params, Change(padded_ids=row[None], counted=one)), rows)
 
     @abc.abstractmethod
     def elements(self, rows: int) -> int:
@@ -199,9 +199,9 @@ class AbstractModel(eqx.Module):
         return self.log_joint(self.constrain(theta)) + self.log_det_jacobian(theta)
 
     @all_digits()
-    def log_removed_density(self, theta: PyTree, change: Change) -> Float[Array, ""]:
-        """log p(S | θ) − log p(S − S′ | θ), at unconstrained parameters."""
-        return self.log_removed(self.constrain(theta), change)
+    def log_density_ratio(self, theta: PyTree, change: Change) -> Float[Array, ""]:
+        """log p(S_new | θ) − log p(S | θ), at unconstrained parameters."""
+        return self.log_ratio(self.constrain(theta), change)
 
     # --- checks
 
@@ -305,7 +305,7 @@ def _densities_and_slopes(model: AbstractModel, params: PyTree, change: Change) 
     """All that methods compile of a model: with derivatives, since a function may have rules of its own for them."""
 
     def densities(theta: PyTree) -> Float[Array, ""]:
-        return model.log_density(theta) + model.log_removed_density(theta, change)
+        return model.log_density(theta) + model.log_density_ratio(theta, change)
 
     return jax.value_and_grad(densities)(model.unconstrain(params))
 
@@ -320,28 +320,10 @@ def coupled_elements(rows: int) -> int:
     return FACTORISATION * rows**2
 
 
-def overwrite(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
-    """Rows with a copy of the first row that is left in the place of every row that is not.
-
-    Every such row, not only those removed now: an earlier filler may be among the rows that go.
-    """
-    return data.without(left) if isinstance(data, Stream) else _overwritten(data, left)
-
-
-@eqx.filter_jit
-def _overwritten(data: PyTree, left: Bool[Array, " rows"]) -> PyTree:
-    kept = jnp.argmax(left)
-    return jax.tree.map(lambda leaf: jnp.where(_like(left, leaf), leaf, leaf[kept]), data)
-
-
 @jax.jit
 def _absent(present: Bool[Array, " rows"], rows: Int[Array, "..."]) -> Bool[Array, " rows"]:
     """The mask without these rows. (Compiled as a whole: each operation alone would be a program.)"""
     return present.at[rows].set(False)
-
-
-def _like(mask: Bool[Array, " rows"], leaf: Array) -> Bool[Array, "rows ..."]:
-    return mask.reshape(-1, *[1] * (leaf.ndim - 1))
 
 
 def as_node(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The three functions that everything hangs on, as objects that go through jax: full, kept and removed.
+"""The three functions that everything hangs on, as objects that go through jax: source, target and log ratio.
 
 `posterase.model.base` says what they are, and owns their signs.
 """
@@ -28,14 +28,14 @@ class LogDensity(eqx.Module):
         return self.model.elements(self.model.present.shape[0])
 
 
-class RemovedLogLikelihood(eqx.Module):
-    """log p(S | θ) − log p(S − S′ | θ), as a function of unconstrained θ."""
+class LogRatio(eqx.Module):
+    """target(θ) − source(θ) = log p(S_new | θ) − log p(S | θ), as a function of unconstrained θ."""
 
     model: AbstractModel
     change: Change
 
     def __call__(self, theta: PyTree) -> Float[Array, ""]:
-        return self.model.log_removed_density(theta, self.change)
+        return self.model.log_density_ratio(theta, self.change)
 
     @property
     def elements(self) -> int:
@@ -44,19 +44,17 @@ class RemovedLogLikelihood(eqx.Module):
 
 
 class Split(NamedTuple):
-    """The three functions: full(θ) = kept(θ) + removed(θ), up to a constant."""
+    """The three functions: target(θ) = source(θ) + log_ratio(θ), up to a constant."""
 
-    full: LogDensity
-    kept: LogDensity
-    removed: RemovedLogLikelihood
+    source: LogDensity
+    target: LogDensity
+    log_ratio: LogRatio
 
 
 def split(model: AbstractModel, change: Change) -> Split:
-    """The log densities of all rows, of the kept rows, and what the removed rows add, at unconstrained parameters.
+    """Return the log densities before and after a change, and their difference, at unconstrained parameters.
 
     They compute in the precision of their argument. Weights are differences of them, for which float32 is not enough:
     `posterase.numerics.densities.evaluate` gives those.
     """
-    return Split(
-        full=LogDensity(model), kept=LogDensity(model.without(change)), removed=RemovedLogLikelihood(model, change)
-    )
+    return Split(LogDensity(model), LogDensity(model.without(change)), LogRatio(model, change))

@@ -10,10 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from posterase.data.row_source import data_of, is_streamed, row_source
 from posterase.data.row_sums import Blocks, Spread, Term, sum_rows
-from posterase.data.streams import Counted, Stream, data_of, shapes_of, taken
+from posterase.data.streams import Counted, Stream
 from posterase.errors import MeshError
-from posterase.model.base import AbstractModel, M, as_node, evaluate_precisely, overwrite, with_rows
+from posterase.model.base import AbstractModel, M, as_node, evaluate_precisely, with_rows
 from posterase.model.change import SMALLEST_BUCKET, Change
 from posterase.model.checks import (
     returns_rows,
@@ -98,14 +99,14 @@ class Model(AbstractModel):
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         return self.log_prior(params) + self._sum_rows(params, self.data, self.present)
 
-    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
-        return self._sum_rows(params, taken(self.data, change.padded_ids), change.counted)
+    def log_ratio(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return -self._sum_rows(params, row_source(self.data).take(change.padded_ids), change.counted)
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         precision = jnp.result_type(*jax.tree.leaves(params))
 
         def of(ids: Int[Array, " block"]) -> Float[Array, " block"]:
-            return self.log_likelihood(params, cast_floats(taken(self.data, ids), precision))
+            return self.log_likelihood(params, cast_floats(row_source(self.data).take(ids), precision))
 
         n, size = len(rows), self._block_rows
         if n <= size:
@@ -114,7 +115,7 @@ class Model(AbstractModel):
         return jax.lax.map(of, padded).ravel()[:n]
 
     def spread(self: M) -> M:
-        if isinstance(self.data, Stream) and sharding.count() > 1:
+        if is_streamed(self.data) and sharding.count() > 1:
             raise MeshError(
                 "a stream's rows are read by one process, for one device.",
                 "leave out mesh; or hold the rows in memory, some on each device: pe.Model(…, data) without pe.stream.",
@@ -129,12 +130,12 @@ class Model(AbstractModel):
         return min(rows, self._block_rows) * self._row_elements
 
     def _without(self: M, left: Bool[Array, " rows"]) -> M:
-        return with_rows(self, overwrite(self.data, left), left)
+        return with_rows(self, row_source(self.data).without(left), left)
 
     def _check_functions(self, params: PyTree) -> None:
         returns_scalar("log_prior", self.log_prior, params)
         for rows in (self.present.shape[0], SMALLEST_BUCKET):
-            returns_rows(self.log_likelihood, params, shapes_of(self.data, rows), rows)
+            returns_rows(self.log_likelihood, params, row_source(self.data).shapes(rows), rows)
 
     def _check_additive(self, params: PyTree, change: Change) -> None:
         # Row by row, so that nothing cancels: a row's likelihood must not depend on which other rows it comes with.
@@ -148,21 +149,21 @@ class Model(AbstractModel):
             same_likelihoods(rows, among, self._row_values(params, rows), what)
         # And the sums, over all rows: full, the kept rows as the methods sum them and by themselves, the removed rows.
         others = [self.without(change).log_joint]
-        if not isinstance(self.data, Stream):  # whose rows are read in blocks, not by themselves
+        if not is_streamed(self.data):  # whose rows are read in blocks, not by themselves
             others.append(_Alone(self, jnp.asarray(left)))
         full, eps = evaluate_precisely(self.log_joint, params)
         tolerance = 1e4 * eps * (1 + abs(float(full)))
-        removed_sum, _ = evaluate_precisely(self.log_removed, params, change)
+        ratio, _ = evaluate_precisely(self.log_ratio, params, change)
         for other in others:
             kept_sum, _ = evaluate_precisely(other, params)
-            same_sums(float(full) - float(kept_sum), float(removed_sum), tolerance)
+            same_sums(float(full) - float(kept_sum), -float(ratio), tolerance)
 
     def _row_values(self, params: PyTree, rows: Int[np.ndarray, " some"]) -> Float[np.ndarray, " some"]:
-        return np.asarray(evaluate_precisely(self.log_likelihood, params, taken(self.data, rows))[0])
+        return np.asarray(evaluate_precisely(self.log_likelihood, params, row_source(self.data).take(rows))[0])
 
     @property
     def _row_elements(self) -> int:
-        return max(1, sum(leaf.size for leaf in jax.tree.leaves(shapes_of(self.data, 1))))
+        return max(1, sum(leaf.size for leaf in jax.tree.leaves(row_source(self.data).shapes(1))))
 
     @property
     def _block_rows(self) -> int:

@@ -11,9 +11,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from posterase.data.checks import rows_of
-from posterase.data.streams import Stream
+from posterase.data.row_source import is_streamed, row_source
 from posterase.errors import DataError, NotFactorisedError
-from posterase.model.base import AbstractModel, M, as_node, coupled_elements, evaluate_precisely, overwrite, with_rows
+from posterase.model.base import AbstractModel, M, as_node, coupled_elements, evaluate_precisely, with_rows
 from posterase.model.change import Change
 from posterase.model.checks import (
     has_density,
@@ -63,7 +63,7 @@ class MaskedModel(AbstractModel):
         params: PyTree | None = None,
     ):
         self.masked_log_joint = as_node(log_joint)
-        if isinstance(data, Stream):
+        if is_streamed(data):
             raise DataError(
                 "data is a stream, and a masked model looks at all rows at once.",
                 "pass arrays; or write a pe.Model, whose rows are independent given the parameters.",
@@ -77,14 +77,14 @@ class MaskedModel(AbstractModel):
         data = cast_floats(self.data, jnp.result_type(*jax.tree.leaves(params)))
         return self.masked_log_joint(params, data, self.present).astype(widest_float())
 
-    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
-        return self.log_joint(params) - self.without(change).log_joint(params)
+    def log_ratio(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return self.without(change).log_joint(params) - self.log_joint(params)
 
     def elements(self, rows: int) -> int:
         return max(coupled_elements(self.present.shape[0]), sum(leaf.size for leaf in jax.tree.leaves(self.data)))
 
     def _without(self: M, left: Bool[Array, " rows"]) -> M:
-        return with_rows(self, overwrite(self.data, left), left)
+        return with_rows(self, row_source(self.data).without(left), left)
 
     def _check_functions(self, params: PyTree) -> None:
         returns_scalar("log_joint", self.masked_log_joint, params, self.data, self.present)

@@ -80,8 +80,8 @@ class StoredLikelihoods(AbstractModel):
         selected = StoredLikelihoods([block.at_draws(*index) for block in self.blocks], draws.params)
         return eqx.tree_at(lambda each: each.present, selected, self.present)
 
-    def removed_at(self, draws: Draws, change: Change) -> Float[np.ndarray, "chain draw"]:
-        """Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""
+    def log_ratio_at(self, draws: Draws, change: Change) -> Float[np.ndarray, "chain draw"]:
+        """−Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""
         for name, ours, theirs in zip(draws.names, *map(jax.tree.leaves, (draws.params, self.fitted)), strict=True):
             if ours is not theirs and not np.array_equal(ours, theirs):
                 raise DifferentDrawsError(
@@ -93,7 +93,7 @@ class StoredLikelihoods(AbstractModel):
         ids, start = change.row_ids, 0
         for block in self.blocks:
             inside = ids[(ids >= start) & (ids < start + block.size)] - start
-            total += block.total(inside) if inside.size else 0.0
+            total -= block.total(inside) if inside.size else 0.0
             start += block.size
         if not np.isfinite(total).all():
             raise NonFiniteResultError(
@@ -105,7 +105,7 @@ class StoredLikelihoods(AbstractModel):
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         raise needs_density("the model's density")
 
-    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
+    def log_ratio(self, params: PyTree, change: Change) -> Float[Array, ""]:
         raise needs_density("the model's likelihood at other draws")
 
     def elements(self, rows: int) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PyTree
 from posterase.draws.draws import Draws
 from posterase.errors import PrecisionError
 from posterase.model.base import AbstractModel
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.model.masked import MaskedModel
 from posterase.runtime import sharding
 from posterase.runtime.fast_compilation import quick_jit
@@ -37,7 +37,7 @@ ON_HOST = 2**22
 MARK = 7919
 """A number of draws that no other axis is likely to have: a prime."""
 
-Density = LogDensity | RemovedLogLikelihood
+Density = LogDensity | LogRatio
 
 
 def batch_size(elements: int, n: int) -> int:
@@ -68,7 +68,7 @@ def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
 
 
 def evaluate(density: Density, draws: Draws) -> Float[np.ndarray, "chain draw"]:
-    """The density at every draw, in float64 whatever the precision of draws and data (`posterase.runtime.precision` says why).
+    """Evaluate the density at every draw, in float64 whatever the precision of draws and data.
 
     Only up to a constant, but the same constant for all draws.
     """

@@ -2,8 +2,8 @@
 
     log p_λ = (1 − λ) start + λ kept,        λ: 0 → 1
 
-`start` is the density that the draws have: that of all rows, full, for untouched draws, so that log p_λ = kept +
-(1 − λ) removed; full(T⁻¹θ) − log |det A| for draws moved by an affine map T. The weights of a step from λ to λ′ are
+`start` is the density that the draws have: that of all rows, full, for untouched draws, so that log p_λ = kept −
+(1 − λ) log_ratio; full(T⁻¹θ) − log |det A| for draws moved by an affine map T. The weights of a step from λ to λ′ are
 (λ′ − λ)(kept − start), at the draws of p_λ.
 
 The paper's Appendix A walks the same path with τ = −λ; its shift is one Euler step from one end to the other.
@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import log_sum_exp
 
@@ -46,7 +46,7 @@ class Path(eqx.Module):
         if self.ended:
             return kept
         if self.moved_by is None:
-            return kept + (1 - self.at) * RemovedLogLikelihood(self.model, self.change)(unravel(theta))
+            return kept - (1 - self.at) * LogRatio(self.model, self.change)(unravel(theta))
         back = jnp.asarray(self.moved_by.inverse(theta[None])[0], theta.dtype)
         return self.at * kept + (1 - self.at) * LogDensity(self.model)(unravel(back))
 

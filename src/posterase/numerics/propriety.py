@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int, PyTree
 
 from posterase.data.parameters import parameter_names
 from posterase.errors import ImproperPosteriorError, UnusedParameterError
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate_at
 from posterase.numerics.input_checks import Scores, compute_scores
@@ -46,7 +46,7 @@ FARTHER_OUT = (300.0, 3_000.0, 30_000.0, 300_000.0)
 
 def check_informed(
     kept: LogDensity,
-    removed: RemovedLogLikelihood,
+    log_ratio: LogRatio,
     thetas: Float[np.ndarray, "n d"],
     like: PyTree,
     scores: Scores | None = None,
@@ -55,21 +55,21 @@ def check_informed(
 
     Looks at the gradients at some draws, which are zero to the bit there: absent rows do not enter them. And at
     combinations of parameters, along which they cancel: two coefficients of which only the sum is known. Without the
-    removed rows they are those of the kept rows; where these are many, ∇full − ∇removed, unless that may be rounding.
+    removed rows they are those of the kept rows; where these are many, ∇source + ∇log_ratio, unless rounding hides it.
     """
     names = parameter_names(like)
     d = thetas.shape[1]
     wanted = informed_draws(thetas)
     combined = wanted > INFORMED_DRAWS
     if scores is None:
-        scores = compute_scores(LogDensity(removed.model), thetas, like, 1, wanted)
+        scores = compute_scores(LogDensity(log_ratio.model), thetas, like, 1, wanted)
     some = np.linspace(0, len(scores.places) - 1, wanted).astype(int)
     places, with_all = scores.places[some], scores.values[some]
     without = None
     if kept.elements * len(scores.places) <= FEW_ELEMENTS:  # by the program that computed the scores
         without = gradients(kept, thetas[scores.places], like)[some]
-    elif removed.model.rows_factorise:
-        without = with_all - gradients(removed, thetas[places], like)
+    elif log_ratio.model.rows_factorise:
+        without = with_all + gradients(log_ratio, thetas[places], like)
         without = None if _leaves_little(without, thetas) else without
     if without is None:
         without = gradients(kept, thetas[places], like)

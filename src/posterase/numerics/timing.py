@@ -12,7 +12,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-from posterase.data.streams import Stream
+from posterase.data.row_source import is_streamed
 from posterase.model.densities import LogDensity
 from posterase.numerics.densities import batch_size
 from posterase.runtime.fast_compilation import quick_jit
@@ -33,7 +33,7 @@ class GradientTime(NamedTuple):
 
 def time_gradient(density: LogDensity, thetas: Float[np.ndarray, "n d"], like: PyTree) -> GradientTime:
     """Time the gradient of a log density at raveled unconstrained draws, side by side; streamed rows at one draw."""
-    count = 1 if isinstance(density.model.data, Stream) else batch_size(density.elements, len(thetas))
+    count = 1 if is_streamed(density.model.data) else batch_size(density.elements, len(thetas))
     some = as_jax(thetas[:count], jnp.result_type(*jax.tree.leaves(like)))
 
     def run() -> None:

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
-from posterase.model.densities import LogDensity, RemovedLogLikelihood
+from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
@@ -105,7 +105,7 @@ class Fit:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
         self.folds = first_half(*base.shape), ~first_half(*base.shape)
         self.cost = Cost()
-        check_informed(LogDensity(kept), RemovedLogLikelihood(model, change), thetas, like)
+        check_informed(LogDensity(kept), LogRatio(model, change), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
         self.spend(densities=self.n)
         if not np.isfinite(self.full[base.ravel() > 0]).all():
@@ -152,7 +152,7 @@ class Fit:
         look = _finite(_look(self.model, self.change, self.narrow(samples), self.narrow(points), self.like))
         a_curvature = 2 * points.shape[0] * points.shape[1] * self.d
         self.spend(gradients=(1 + self.share) * (samples.shape[0] * samples.shape[1] + a_curvature), sequential=2)
-        kept = look.full - look.removed
+        kept = look.full + look.ratio
         if any(_cancels(*each) for each in zip(look.full, kept, strict=True)):
             kept = _finite(_curvatures(LogDensity(self.kept), self.narrow(points), self.like))
             self.spend(gradients=a_curvature)
@@ -223,7 +223,7 @@ class Fit:
             scales = np.sqrt(np.where(variances > 0, variances, 1))
             out = _low_rank(
                 LogDensity(self.kept),
-                RemovedLogLikelihood(self.model, self.change),
+                LogRatio(self.model, self.change),
                 self.narrow(sample),
                 self.narrow(scales),
                 rank,
@@ -280,18 +280,18 @@ class Fit:
     def score_split(self, scored: _Scored) -> _Scored:
         """Every second draw left in place: weights against the mixture of moved and unmoved draws."""
         stayed = np.arange(self.n) % 2 == 1
-        removed = RemovedLogLikelihood(self.model, self.change)
+        log_ratio = LogRatio(self.model, self.change)
         thetas = np.where(stayed[:, None], self.thetas, scored.moved)
-        at_removed = evaluate_at(removed, thetas, self.like)
+        ratio = evaluate_at(log_ratio, thetas, self.like)
         back, log_det = np.empty_like(thetas), np.empty(self.n)
         for fold, one in zip(self.folds, scored.maps[::-1], strict=True):
             back[fold], log_det[fold] = one.inverse(thetas[fold]), float(one.log_det)
         at_back = np.where(stayed, evaluate_at(LogDensity(self.model), back, self.like), self.full)
         self.spend(densities=(1 + self.share) * self.n)
         moved_kept = scored.raw.ravel() + self.full - log_det
-        kept = np.where(stayed, self.full - at_removed, moved_kept)
+        kept = np.where(stayed, self.full + ratio, moved_kept)
         with np.errstate(invalid="ignore", over="ignore"):  # a moved draw may be where either density is zero
-            full = np.where(stayed, self.full, moved_kept + at_removed)
+            full = np.where(stayed, self.full, moved_kept - ratio)
             raw = _nowhere(kept - np.logaddexp(full, at_back - log_det) + np.log(2)).reshape(self.base.shape)
         return _Scored(scored.maps, thetas, stayed, raw, self.smoothed(raw))
 
@@ -318,34 +318,32 @@ class _Look(NamedTuple):
     """Curvatures and gradients at draws of the full posterior, for each half."""
 
     full: Any
-    removed: Any
+    ratio: Any
     slopes: Any
-    """∇full at each draw."""
+    """∇source at each draw."""
     push: Any
-    """E∇removed."""
+    """−E∇log_ratio."""
 
 
 @eqx.filter_jit
 def _look(
     model: AbstractModel, change: Change, samples: Float[Array, "2 m d"], points: Float[Array, "2 p d"], like: PyTree
 ) -> _Look:
-    full, removed = LogDensity(model), RemovedLogLikelihood(model, change)
+    full, log_ratio = LogDensity(model), LogRatio(model, change)
 
-    def slopes(density: LogDensity | RemovedLogLikelihood, samples: Float[Array, "2 m d"]) -> Float[Array, "2 m d"]:
+    def slopes(density: LogDensity | LogRatio, samples: Float[Array, "2 m d"]) -> Float[Array, "2 m d"]:
         size = batch_size(density.elements, samples.shape[1])
         return jax.lax.map(lambda half: sharding.map_draws(gradient_at, half, size, (density, like)), samples)
 
     of_full = _curvatures(full, points, like)
-    of_removed = _curvatures(removed, sharding.after(points, of_full), like)
-    at_full = slopes(full, sharding.after(samples, of_removed))
-    push = slopes(removed, sharding.after(samples, at_full)).mean(axis=1)
-    return _Look(of_full, of_removed, at_full, push)
+    of_ratio = _curvatures(log_ratio, sharding.after(points, of_full), like)
+    at_full = slopes(full, sharding.after(samples, of_ratio))
+    push = -slopes(log_ratio, sharding.after(samples, at_full)).mean(axis=1)
+    return _Look(of_full, of_ratio, at_full, push)
 
 
 @eqx.filter_jit
-def _curvatures(
-    density: LogDensity | RemovedLogLikelihood, points: Float[Array, "2 p d"], like: PyTree
-) -> Float[Array, "2 d d"]:
+def _curvatures(density: LogDensity | LogRatio, points: Float[Array, "2 p d"], like: PyTree) -> Float[Array, "2 d d"]:
     share = jnp.full(points.shape[1], 1 / points.shape[1], points.dtype)
     return jax.lax.map(lambda half: Curvature(density, half, share, like).dense(), points)
 
@@ -409,7 +407,7 @@ def _settle_one(
 @eqx.filter_jit
 def _low_rank(
     kept: LogDensity,
-    removed: RemovedLogLikelihood,
+    log_ratio: LogRatio,
     sample: Float[Array, "m d"],
     scales: Float[Array, " d"],
     rank: int,
@@ -417,14 +415,14 @@ def _low_rank(
 ) -> tuple[Float[Array, " d"], Float[Array, " r"], Float[Array, "d r"], Array, Float[Array, ""]]:
     """Newton shift by CG, and the largest eigenvalues of the removed rows' curvature in units of the scales."""
     share = jnp.full(len(sample), 1 / len(sample), sample.dtype)
-    push = mean_gradient(removed, sample, share, like)
+    push = -mean_gradient(log_ratio, sample, share, like)
     solved = CG(rtol=1e-3)(Curvature(kept, sharding.after(sample, push), share, like), push, scales)
-    lost = Curvature(removed, sharding.after(sample, solved.value), share, like)
+    gained = Curvature(log_ratio, sharding.after(sample, solved.value), share, like)
     directions = jax.random.normal(jax.random.key(0), (scales.size, rank), scales.dtype)
 
     def products(basis: Float[Array, "d r"]) -> Float[Array, "d r"]:
         return jax.lax.map(
-            lambda v: scales * lost.mv(scales * v), basis.T
+            lambda v: -scales * gained.mv(scales * v), basis.T
         ).T  # side by side they would be r × draws × d
 
     def power(basis: Float[Array, "d r"], _: None) -> tuple[Float[Array, "d r"], None]:

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from posterase.data.row_source import is_streamed
 from posterase.data.selection import Block, RowTable
-from posterase.data.streams import Stream
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import fingerprint
 from posterase.draws.notes import NoteKind
@@ -171,7 +171,7 @@ def data_digest(model: AbstractModel, draws: Draws) -> bytes:
         named = {f"{name}.{each}": values.values for name, group in groups for each, values in group.data_vars.items()}
     if not named:
         present = np.asarray(model.present)
-        if isinstance(model.data, Stream):
+        if is_streamed(model.data):
             named = {"present": present, "blocks": np.array([_fingerprint(each) for each in model.data.blocks()])}
         else:
             named = {str(i): np.asarray(leaf)[present] for i, leaf in enumerate(jax.tree.leaves(model.data))}

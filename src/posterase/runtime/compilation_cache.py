@@ -5,10 +5,10 @@ nowhere else: what you compile outside of them may hold data.
 
 No program in the folder holds rows. Rows, draws and numbers are arguments of our programs. An array that a model's
 function takes from elsewhere, a closure or a module's globals, is a constant of the compiled program, and would stay in
-the folder after its rows were erased. So functions are traced before they are compiled (`posterase.runtime.closures`), and if
-they use such an array, the cache is suspended until the call returns: nothing is written and nothing is read. What this
-does not see: single numbers (a mean of the rows, written into a function), arrays in methods and samplers of your own,
-and what other threads compile in the meantime.
+the folder after its rows were erased. So functions are traced before they are compiled (`posterase.runtime.closures`),
+and if they use such an array, the cache is suspended until the call returns: nothing is written and nothing is read.
+What this does not see: single numbers (a mean of the rows, written into a function), arrays in methods and samplers of
+your own, and what other threads compile in the meantime.
 
 The folder is `posterase/programs` in the user's cache. `POSTERASE_COMPILATION_CACHE` names another one, or is `off`. An
 existing JAX cache folder, set by `JAX_COMPILATION_CACHE_DIR` or `jax.config`, is respected, with all other options of

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase.data.streams import taken
+from posterase.data.row_source import row_source
 from posterase.errors import BatchError
 from posterase.model.base import AbstractModel
 from posterase.model.factorised import Model
@@ -51,7 +51,7 @@ class BatchDensity(eqx.Module):
     def __call__(self, theta: PyTree) -> Float[Array, ""]:
         model = self.model
         params = model.constrain(theta)
-        rows = taken(model.data, self.batch)
+        rows = row_source(model.data).take(self.batch)
         values = model.log_likelihood(params, rows)
         prior = model.log_prior(params) + model.log_det_jacobian(theta)
         return prior + self.n / self.batch.size * jnp.sum(values)

@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterase.data.parameters import parameter_names
-from posterase.data.streams import Stream, raises_read_errors
+from posterase.data.row_source import row_source
+from posterase.data.streams import raises_read_errors
 from posterase.errors import InputFileError, ResumeError
 from posterase.model.base import AbstractModel
 from posterase.runtime.files import written_whole
@@ -99,8 +100,7 @@ def probe(state: State, model: AbstractModel) -> float:
 def digest(model: AbstractModel) -> str:
     """SHA-256 of the present rows' values: the same data give the same digest."""
     sha = hashlib.sha256(np.asarray(model.present).tobytes())
-    blocks = model.data.blocks() if isinstance(model.data, Stream) else [model.data]
-    for leaf in (leaf for block in blocks for leaf in jax.tree.leaves(block)):
+    for leaf in (leaf for block in row_source(model.data).blocks() for leaf in jax.tree.leaves(block)):
         array = np.ascontiguousarray(leaf)
         sha.update(f"{array.dtype}{array.shape}".encode())
         sha.update(array.tobytes())

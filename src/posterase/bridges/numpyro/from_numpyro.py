@@ -4,7 +4,8 @@
     result = pe.erase(model, draws, rows=data["person"] == 17)
     result.draws.to_arviz()
 
-How a model's rows are found stands in `numpyro_discovery`; what becomes of the container in `posterase.draws.inference_groups`.
+How a model's rows are found stands in `numpyro_discovery`; what becomes of the container in
+`posterase.draws.inference_groups`.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from posterase.bridges.shared.traced_model import (
     filled,
     values_of,
 )
+from posterase.data.row_source import row_source
 from posterase.errors import AmbiguousRowsError, CoupledRowsError, DifferentModelError, UnsupportedModelError
-from posterase.model.base import overwrite
 from posterase.model.change import SMALLEST_BUCKET
 from posterase.runtime.precision import as_jax
 
@@ -69,7 +69,7 @@ def _all_from_arguments(program: Program, draw: Draw, leaves: dict[int, Array]) 
     left = [np.arange(size) < max(1, size // 2) for _, size in program.blocks]
     rows = {n: jnp.moveaxis(draw.params[n], axis, 0) for n, (_, axis) in program.row_latents.items()}
     copied = {
-        name: jnp.moveaxis(overwrite(rows[name], jnp.asarray(left[block])), 0, axis)
+        name: jnp.moveaxis(row_source(rows[name]).without(jnp.asarray(left[block])), 0, axis)
         for name, (block, axis) in program.row_latents.items()
     }
     _, values = evaluated(program, Draw({**draw.params, **copied}, draw.transforms), overwritten(program, leaves, left))

@@ -19,8 +19,8 @@ import xarray as xr
 from jaxtyping import Bool, Shaped
 
 from posterase.data.conditions import Column
+from posterase.data.row_source import is_streamed
 from posterase.data.selection import Block, RowTable, table_of
-from posterase.data.streams import Stream
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import Container
 from posterase.errors import AmbiguousRowsError, DataChangedError, DataError, InvalidTypeError
@@ -93,7 +93,7 @@ def describe_plain_rows(
     """Draws of a plain model, whose rows are known by its data and by the columns of a data frame."""
     if not frames and preprocessing is None:
         return draws
-    if isinstance(model.data, Stream) and frames:
+    if is_streamed(model.data) and frames:
         raise InvalidTypeError("frame describes the rows of a stream.", "add its columns to the stream.")
     table = table_of(model.data, model.present)
     container = Container(

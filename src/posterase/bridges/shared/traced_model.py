@@ -2,8 +2,8 @@
 
 The library that made the fit runs the model; nothing of it is translated. A `Program` says what log densities are at
 given parameters and arguments: those of observed sites row by row, all others as the prior. Which arguments hold rows
-is for `posterase.bridges.shared.discovery` to find out. A change overwrites the rows in every argument that holds them. Where
-the program can be called on a few rows (tried as well), `log_removed` evaluates no others.
+is for `posterase.bridges.shared.discovery` to find out. A change overwrites the rows in every argument that holds them.
+Where the program can be called on a few rows (tried as well), `log_ratio` evaluates no others.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
+from posterase.data.row_source import row_source
 from posterase.errors import (
     DifferentModelError,
     NotFactorisedError,
 )
-from posterase.model.base import AbstractModel, coupled_elements, overwrite, with_rows
+from posterase.model.base import AbstractModel, coupled_elements, with_rows
 from posterase.model.change import Change
 from posterase.model.transforms import Transform
 from posterase.numerics.densities import batch_size
@@ -187,8 +188,8 @@ class BridgedModel(AbstractModel):
         prior, rows = densities_of(self.program, params, self.leaves(params))
         return prior + jnp.sum(jnp.where(self.present, jnp.concatenate(rows), 0))
 
-    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
-        return jnp.sum(jnp.where(change.counted, self.log_rows(params, change.padded_ids), 0))
+    def log_ratio(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return -jnp.sum(jnp.where(change.counted, self.log_rows(params, change.padded_ids), 0))
 
     def log_rows(self, params: PyTree, rows: Int[Array, " some"]) -> Float[Array, " some"]:
         leaves = self.leaves(params)
@@ -444,4 +445,4 @@ def at_all_draws(
 def filled(leaf: Array, left: Bool[Array, " rows"]) -> Array:
     """An argument, rows first, with a copy of a row that is left in the place of every row that is not."""
     empty = FILLER if jnp.issubdtype(leaf.dtype, jnp.floating) else 0
-    return jnp.where(left.any(), overwrite(leaf, left), jnp.full_like(leaf, empty))
+    return jnp.where(left.any(), row_source(leaf).without(left), jnp.full_like(leaf, empty))

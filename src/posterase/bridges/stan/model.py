@@ -279,17 +279,18 @@ class StanModel(AbstractModel):
     def log_density(self, theta: PyTree) -> Float[Array, ""]:
         return _value(self, self.present, self.host.vector(theta)).astype(widest_float())
 
-    def log_removed_density(self, theta: PyTree, change: Change) -> Float[Array, ""]:
+    def log_density_ratio(self, theta: PyTree, change: Change) -> Float[Array, ""]:
         vector = self.host.vector(theta)
-        full, kept = (_value(self, mask, vector).astype(widest_float()) for mask in (self.present, self._left(change)))
-        return full - kept
+        masks = self.present, self._left(change)
+        source, target = (_value(self, mask, vector).astype(widest_float()) for mask in masks)
+        return target - source
 
     def log_joint(self, params: PyTree) -> Float[Array, ""]:
         vector = self.host.vector(self.unconstrain(params))
         return self.host.call("joint", (), self, self.present, vector).astype(widest_float())
 
-    def log_removed(self, params: PyTree, change: Change) -> Float[Array, ""]:
-        return self.log_removed_density(self.unconstrain(params), change)
+    def log_ratio(self, params: PyTree, change: Change) -> Float[Array, ""]:
+        return self.log_density_ratio(self.unconstrain(params), change)
 
     def log_det_jacobian(self, theta: PyTree) -> Float[Array, ""]:
         joint = self.host.call("joint", (), self, self.present, self.host.vector(theta))

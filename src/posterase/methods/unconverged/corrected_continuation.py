@@ -24,12 +24,14 @@ The frozen drift ages. As the chain moves, its own drift falls, and taking off a
 network backwards: the longer it runs, the worse it fits the kept rows. `corrected` below 1 takes off less.
 
 It stops by itself: where the corrected objective rises no more on control rows (less than `tolerance` of its whole
-rise, two rounds in turn), or the budget is spent. Rounds that lead nowhere are refused (`posterase.methods.unconverged.rounds`).
+rise, two rounds in turn), or the budget is spent. Rounds that lead nowhere are refused
+(`posterase.methods.unconverged.rounds`).
 
 What the removed rows have written into directions in which the kept rows are flat stays there: no gradient of the kept
 rows sees it. Where the chains' starts are known, `Rewind` takes that back too, and comes nearer to a refit.
 
-For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `ContinueSampling` there.
+For a chain that *is* stationary the correction is wrong, since ∇full is not zero at a draw: use `ContinueSampling`
+there.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from jaxtyping import Array, Float, PyTree
 
 from posterase.errors import InvalidOptionError
 from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsEraser
-from posterase.model.densities import RemovedLogLikelihood
+from posterase.model.densities import LogRatio
 from posterase.runtime.precision import Number, is_known
 from posterase.sampling.vectors import of_vector
 
@@ -95,15 +97,15 @@ class CorrectedContinuation(RoundsEraser):
             )
 
     def course(self, place: Place, origin: PyTree, start: PyTree | None) -> Course:
-        push = jax.grad(of_vector(RemovedLogLikelihood(place.model, place.change), place.unravel))(origin)
+        ratio_slope = jax.grad(of_vector(LogRatio(place.model, place.change), place.unravel))(origin)
         share = self.corrected * place.share_left
 
         def ascent(batch: LogDensityFunction, theta: PyTree) -> PyTree:
             both = jax.vmap(jax.grad(batch))(jax.tree.map(lambda a, b: jnp.stack([a, b]), theta, origin))
-            return jax.tree.map(lambda pair, pushed: pair[0] - share * (pair[1] + pushed), both, push)
+            return jax.tree.map(lambda pair, ratio: pair[0] - share * (pair[1] - ratio), both, ratio_slope)
 
         slope = jax.grad(place.on_control)(origin)
-        drift = jax.tree.map(lambda on_kept, on_removed: share * (on_kept + on_removed), slope, push)
+        drift = jax.tree.map(lambda target, ratio: share * (target - ratio), slope, ratio_slope)
         return Course(origin, ascent, drift)
 
     def least_rise(self, rise: Float[Array, ""]) -> Float[Array, ""]:

@@ -1,4 +1,4 @@
-"""Rounds of steps on the kept rows, from chains that have not converged: what `Rewind` and `CorrectedContinuation` share.
+"""Rounds of steps on the kept rows from chains that have not converged, for `Rewind` and `CorrectedContinuation`.
 
 A chain takes steps of stochastic gradient ascent with momentum, their sizes falling to zero along the budget as a
 cosine does. After every round the objective is looked at on control rows. A round that ends in numbers that are not
@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
-from posterase.data.streams import taken
+from posterase.data.row_source import row_source
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
@@ -253,7 +253,7 @@ def _one(
     for_control, for_steps = jax.random.split(key)
     among = jax.random.permutation(for_control, rows.order.shape[0])
     chosen = rows.order[jnp.argsort(jnp.where(jnp.arange(len(among)) < rows.n, among, len(among)))[:n_control]]
-    control = taken(kept.data, chosen)
+    control = row_source(kept.data).take(chosen)
 
     def look(theta: PyTree) -> tuple[Float[Array, ""], Float[Array, ""]]:
         """log p(θ, kept rows) and the mean loss, estimated on the control rows."""
