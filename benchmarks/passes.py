@@ -1,4 +1,4 @@
-"""What a pass over the data costs, and how many a request makes beside its method: figures of docs/results/profile.md."""
+"""What a pass over the data costs, and how many a request makes beside its method, for docs/results/profile.md."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from benchmarks.harness import write_whole
 from benchmarks.problems import PROBLEMS
 from posterase.experiments.machine import machine
 from posterase.experiments.posteriors import POSTERIORS, arguments, reference_draws
-from posterase.methods.refit import Start
+from posterase.methods.base import Problem, run_method
 from posterase.numerics.cost import refit_transitions
 
 SEEDS, CHAINS, DRAWS = 4, 4, 1000
@@ -99,7 +99,7 @@ def measure(request: Request) -> Row:
             ("cold", pe.Refit(warm=0), moved),
             ("unmoved", pe.Refit(), draws),
         ]:
-            made = method.refit(key, model, draws, change, Start(start))
+            made = run_method(method, Problem(key, model, draws, change, near=start))
             found[name].append(made.diagnostics.cost.gradients / min(made.diagnostics.ess.values()))
             if name == "warm":
                 steps.append(made.diagnostics.cost.gradients / refit_transitions(CHAINS, draws.n_draws, is_warm=True))

@@ -394,8 +394,8 @@ def test_the_axis_can_be_named(beta):
     model, draws = pe.from_arviz(tree, row_dim="obs")
     whole = pe.from_arviz(tree_of(beta))
     np.testing.assert_allclose(
-        model.log_ratio_at(draws, model.change(remove=[3])),
-        whole[0].log_ratio_at(whole[1], whole[0].change(remove=[3])),
+        model.stored_log_ratio(draws, model.change(remove=[3])),
+        whole[0].stored_log_ratio(whole[1], whole[0].change(remove=[3])),
         rtol=1e-6,
     )
 

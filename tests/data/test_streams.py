@@ -249,7 +249,7 @@ def test_removed_rows_do_not_reach_the_likelihood(tmp_path):
     assert np.isnan(model.log_joint(jnp.array(1.0)))
     assert np.isfinite(kept.log_joint(jnp.array(1.0)))
     assert np.isfinite(jax.grad(kept.log_joint)(jnp.array(1.0)))
-    assert float(kept.data.rows(jnp.array([30]))["y"][0]) == 2.0
+    assert float(kept.data.take(jnp.array([30]))["y"][0]) == 2.0
     assert all((block["y"] == 2).all() for block in kept.data.blocks())
     again = kept.without(kept.change(remove=[0]))
     assert np.isfinite(again.log_joint(jnp.array(1.0)))
@@ -392,7 +392,7 @@ def test_chunks_of_zarr_that_change_are_an_error(how, tmp_path):
         chunk.unlink()
     else:
         zarr.open_array(tmp_path / "rows.zarr" / "x", mode="r+")[46] = 7.0
-    data.source.part(0, 0, 40), data.rows(jnp.array([3, 17]))
+    data.source.part(0, 0, 40), data.take(jnp.array([3, 17]))
     with pytest.raises(StreamError, match=r"c/5.*(cannot be read|has changed)"):
         list(data.blocks())
     with pytest.raises(StreamError, match="c/5"):
@@ -412,7 +412,7 @@ def test_series_of_pandas_are_read_by_position():
     columns = make_columns()
     labelled = {name: pd.Series(values, index=np.arange(ROWS)[::-1]) for name, values in columns.items()}
     data = pe.stream(labelled, block_rows=BLOCK)
-    np.testing.assert_allclose(data.rows(jnp.array([3, 17]))["x"], columns["x"][[3, 17]], rtol=1e-6)
+    np.testing.assert_allclose(data.take(jnp.array([3, 17]))["x"], columns["x"][[3, 17]], rtol=1e-6)
 
 
 def test_a_file_with_a_single_number_is_refused(tmp_path):

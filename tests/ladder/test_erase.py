@@ -464,9 +464,11 @@ def test_a_policy_that_needs_epsilon_refuses_what_has_none():
 class Unchanged(pe.Method):
     """Returns the draws that went in, and says that their chains agree."""
 
-    def _erase(self, key, model, draws, change):
+    def run(self, problem, warm_start=None):
         diagnostics = Diagnostics(ess={"beta": 2000.0}, cost=Cost(), rhat=1.0)
-        return pe.MethodResult(draws, Agreement(), diagnostics, samples_anew=True)  # which the class does not say
+        return pe.MethodResult(
+            problem.draws, Agreement(), diagnostics, samples_anew=True
+        )  # which the class does not say
 
 
 class UnchangedRefit(Unchanged):

@@ -13,9 +13,9 @@ import pytest
 import posterase as pe
 from posterase.draws.objections import Objection
 from posterase.errors import InvalidOptionError
-from posterase.ladder import erase
+from posterase.ladder import climb, erase
 from posterase.methods import refit as refit_module
-from posterase.methods.refit import Start
+from posterase.methods.base import Problem, run_method
 from posterase.numerics import transport_fit
 from posterase.numerics.cost import WARM_WARMUP
 from posterase.runtime.progress import approximate, told_to
@@ -32,9 +32,9 @@ NOTHING_ELSE = pe.Policy(epsilon=0.0)
 """No other method passes."""
 
 
-def refitted(draws=DRAWS, start=None, **options):
+def refitted(draws=DRAWS, near=None, **options):
     change = MODEL.change(remove=ROWS)
-    return pe.Refit(**options).refit(jax.random.key(1), MODEL, draws, change, start or Start(draws))
+    return run_method(pe.Refit(**options), Problem(jax.random.key(1), MODEL, draws, change, near=near))
 
 
 def values_of(draws):
@@ -69,7 +69,7 @@ def test_the_metric_costs_time_and_nothing_else():
     """From draws of another posterior: narrow in one direction, wide in another. The chains are right all the same."""
     wrong = pe.Draws({"beta": DRAWS.params["beta"] * np.array([0.2, 1.0, 5.0])})
     for weights in (None, np.linspace(0, 300, 4000).reshape(4, 1000)):
-        found = refitted(start=Start(wrong.replace(wrong.params, weights)))
+        found = refitted(near=wrong.replace(wrong.params, weights))
         assert_moments(values_of(found.draws), KNOWN.mean(KEPT), KNOWN.variance(KEPT), efficiency=0.4)
 
 
@@ -151,7 +151,7 @@ def test_a_refit_that_would_take_too_long_is_not_started():
 
 
 def test_a_refit_that_turns_out_to_take_too_long_is_stopped(monkeypatch):
-    monkeypatch.setattr(erase._Climb, "expected", lambda *_: erase.Expected(1.0, 0.0))
+    monkeypatch.setattr(climb.Climb, "expected", lambda *_: climb.Expected(1.0, 0.0))
     result = pe.erase(MODEL, DRAWS, ROWS, policy=dataclasses.replace(NOTHING_ELSE, refit_seconds=1e-6))
     assert result.outcomes[-1].objections[0].cause == "time"
     assert pe.erase(MODEL, DRAWS, ROWS, policy=dataclasses.replace(NOTHING_ELSE, refit_seconds=1e6)).verdict.accepted
@@ -231,7 +231,7 @@ def test_a_method_that_fails_did_not_pass(monkeypatch, failure):
 
 
 def test_moves_that_fail_are_a_rung_that_did_not_pass(monkeypatch):
-    monkeypatch.setattr(erase, "make_output", singular)
+    monkeypatch.setattr(climb, "make_output", singular)
     result = pe.erase(MODEL, DRAWS, [5], policy=pe.Policy(refit=False))
     assert {outcome.objections[0].cause for outcome in result.outcomes} == {"error"}
 
@@ -264,7 +264,7 @@ def test_ctrl_c_inside_a_callback_is_raised(monkeypatch):
 def test_each_attempt_is_judged_by_itself(monkeypatch):
     """The first attempt of a refit is objected to; the second, which is not, is returned, and judged once."""
     judged = []
-    judge = erase._Climb._judge
+    judge = climb.Climb._judge
 
     def object_to_the_first(self, key, method, erased, near=None):
         outcome = judge(self, key, method, erased, near)
@@ -272,7 +272,7 @@ def test_each_attempt_is_judged_by_itself(monkeypatch):
         found = [Objection("divergences", "made up", "")] if len(judged) == 1 else outcome.objections
         return dataclasses.replace(outcome, objections=found)
 
-    monkeypatch.setattr(erase._Climb, "_judge", object_to_the_first)
+    monkeypatch.setattr(climb.Climb, "_judge", object_to_the_first)
     result = pe.erase(MODEL, DRAWS, ROWS, methods=[pe.Refit()], random_seed=0)
     assert result.verdict.accepted
     assert len(judged) == 2

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 import posterase as pe
 from posterase.errors import DensityShapeError, NotFactorisedError, RowsAlreadyRemovedError
-from posterase.model.base import base as model_file
+from posterase.model import factorised as model_file
 from tests.oracles import ORACLES, GammaPoisson, GaussianMean, LinearRegression
 
 

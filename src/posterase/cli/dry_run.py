@@ -13,7 +13,6 @@ from posterase.methods.base import Method
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.timing import time_gradient
@@ -120,7 +119,7 @@ def dry_run(fit: Fit, rows: Any, policy: Policy) -> DryRun:
 def _forecast(model: AbstractModel, draws: Draws, change: Change, methods: Sequence[Method]) -> list[Forecast]:
     """The cost of each method: evaluations that it needed elsewhere, times the time of this model's gradient."""
     n = draws.n_chains * draws.n_draws
-    if isinstance(model, StoredLikelihoods):
+    if not model.has_density:
         seconds = STORED_PER_ROW_AND_DRAW * n * change.n_rows
         return [Forecast(type(each).__name__, 0.0, seconds, seconds) for each in methods]
     thetas, like = unconstrained(model, draws)
@@ -132,8 +131,9 @@ def _forecast(model: AbstractModel, draws: Draws, change: Change, methods: Seque
         needs = NEEDS.get(type(method).__name__, NEEDS["Refit"])
         if method.samples_anew:
             moves = Needs(0.0, 0.0)
-            expected = expect_refit(model, draws)
-            cost, again = Cost(gradients=expected.gradients), expected.seconds
+            expected = expect_refit(method, model, draws)
+            cost = Cost(gradients=0.0 if expected is None else expected.gradients)
+            again = 0.0 if expected is None else expected.seconds
         else:
             moves = OUTPUT
             weights = n * (share + 2 * (needs.gradients > 0))

@@ -427,10 +427,10 @@ def report(
     try:
         if private:
             samples = [] if before is None or after is None else _samples(facts, before, after, refit or [])
-            name = title or "Result diagnostics"
+            name = title or "Erasure diagnostics"
             made = diagnostics_page(facts, samples, certificate=signed, assessment=found, title=name)
         else:
-            made = page(facts, certificate=signed, assessment=found, title=title or "Result report")
+            made = page(facts, certificate=signed, assessment=found, title=title or "Erasure report")
     except PosteraseError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError):

@@ -117,7 +117,7 @@ def reproduce_methods(said: Said, out: Out = Path("posterase-methods"), seed: Se
 
     Example: `posterase reproduce methods --out /tmp`
     """
-    from posterase.experiments import figures, tables
+    from posterase.experiments import clouds, figures, tables
 
     target = make_folder(out) / "methods.png"
     console = Console()

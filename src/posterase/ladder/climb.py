@@ -15,17 +15,14 @@ from posterase.draws.objections import Cause, Objection
 from posterase.ladder.output import Attempt, Output, Request, make_output
 from posterase.ladder.policy import Policy
 from posterase.ladder.result import Expected, MethodOutcome
-from posterase.methods.base import Method, MethodResult
-from posterase.methods.refit import Refit, Start
+from posterase.methods.base import Method, MethodResult, Problem, run_method
 from posterase.methods.reweight import Reweight
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import (
     IMBALANCE,
     Cost,
-    expected_refit_gradients,
     least_refit_gradients,
     refit_chains,
 )
@@ -56,15 +53,17 @@ OUTPUT = 2**31 - 1
 TOO_EXPENSIVE = Objection("cost", "not tried, since a refit costs less", "")
 
 
-def expect_refit(model: AbstractModel, draws: Draws, steps: float = 0.0) -> Expected:
-    """What a refit would take, from the time of this model's gradient on this machine.
+def expect_refit(method: Method, model: AbstractModel, draws: Draws, steps: float = 0.0) -> Expected | None:
+    """What a refit would take, from the time of this model's gradient on this machine; None where it does not say.
 
     `steps` are those of a trajectory of length π/2, where moves of the draws have measured them.
     """
     chains = refit_chains(draws.n_chains, draws.n_draws)
     thetas, like = unconstrained(model, draws)
+    gradients = method.expected_gradients(draws, thetas.shape[1], steps)
+    if gradients is None:
+        return None
     seconds = time_gradient(LogDensity(model), thetas[:chains], like).together
-    gradients = expected_refit_gradients(draws.n_chains, draws.n_draws, thetas.shape[1], steps)
     return Expected(gradients, IMBALANCE * gradients / chains * seconds)
 
 
@@ -90,33 +89,44 @@ class Climb(NamedTuple):
     refits: list[Draws]
     spent: float
 
-    def take(self, key: Key[Array, ""], method: Method, before: MethodOutcome | None) -> MethodOutcome:
-        """Run a method and judge it."""
-        made = None if before is None else before.erased
-        return self._judged(
-            method,
-            lambda: method(key, self.model, self.draws, self.change, before=made),
-            lambda erased: self._judge(key, method, erased),
-        )
-
-    def refit(
+    def take(
         self,
         key: Key[Array, ""],
-        method: Refit,
+        method: Method,
+        tried: list[MethodOutcome],
+        doubts: list[Objection],
+        show: Callable[[str], None],
+    ) -> MethodOutcome:
+        """Run a method and judge what it returns."""
+        problem = Problem(key, self.model, self.draws, self.change)
+        if method.samples_anew:
+            return self._sample_anew(problem, method, tried, doubts, show)
+        show("")
+        last = next((outcome for outcome in reversed(tried) if TOO_EXPENSIVE not in outcome.objections), None)
+        warm_start = None if last is None else last.erased
+        return self._judged(
+            method, lambda: run_method(method, problem, warm_start), lambda erased: self._judge(key, method, erased)
+        )
+
+    def _sample_anew(
+        self,
+        problem: Problem,
+        method: Method,
         tried: list[MethodOutcome],
         doubts: list[Objection],
         show: Callable[[str], None],
     ) -> MethodOutcome:
         """Refit from the nearest draws that there are, unless it is expected to take too long."""
-        n = self.draws.n_chains * self.draws.n_draws
+        key, n = problem.key, self.draws.n_chains * self.draws.n_draws
+        name = type(method).__name__
         if self.policy.least_ess > MOST_EFFICIENCY * n:
             said = f"it returns {n} draws, as went in, and {self.policy.least_ess:.4g} effective ones are asked for"
-            return MethodOutcome("Refit", None, [Objection("ess", said, "draw more.")], 0.0)
+            return MethodOutcome(name, None, [Objection("ess", said, "draw more.")], 0.0)
         limit, started = self.policy.refit_seconds, time.perf_counter()
-        expected = None if method.sampler is not None else self.expected(tried)
+        expected = self.expected(method, tried)
         if expected is not None:
             if limit is not None and expected.seconds > limit:
-                return MethodOutcome("Refit", None, [too_long(expected.seconds, limit)], 0.0, expected=expected)
+                return MethodOutcome(name, None, [too_long(expected.seconds, limit)], 0.0, expected=expected)
             show(str(expected))
 
         def report(what: str, left: float) -> None:
@@ -128,24 +138,23 @@ class Climb(NamedTuple):
         nearest = _nearest(tried, self.draws)
         if not tried:  # doubts led straight here: weights cost next to nothing
             nearest = self._weighted(key)
-        attempts: list[tuple[MethodResult, MethodOutcome]] = []
+        attempts: list[MethodOutcome] = []
 
         def objection(erased: MethodResult) -> str:
-            attempts.append((erased, self._judge(numbered(key, len(attempts)), method, erased, nearest)))
+            attempts.append(self._judge(numbered(key, len(attempts)), method, erased, nearest))
             # Another metric does not give many more effective draws than there are.
             ignored = "ess" if self.policy.least_ess > n * MOST_ESS_SHARE else ""
-            return next((each.reason for each in attempts[-1][1].objections if each.cause != ignored), "")
+            return next((each.reason for each in attempts[-1].objections if each.cause != ignored), "")
 
         def judge(erased: MethodResult) -> MethodOutcome:
-            if not attempts:  # a recipe of SG-MCMC
+            if not attempts:  # it has not asked
                 return self._judge(key, method, erased)
-            moves = functools.reduce(Cost.plus, (outcome.moves for _, method in attempts))
-            return dataclasses.replace(attempts[-1][1], moves=moves)
+            moves = functools.reduce(Cost.plus, (outcome.moves for outcome in attempts))
+            return dataclasses.replace(attempts[-1], moves=moves)
 
         apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
-        start = Start(nearest, not apart, objection, report)
-        outcome = self._judged(method, lambda: method.refit(key, self.model, self.draws, self.change, start), judge)
-        return dataclasses.replace(outcome, expected=expected)
+        asked = problem.replace(near=nearest, is_trusted=not apart, objection=objection, report=report)
+        return dataclasses.replace(self._judged(method, lambda: run_method(method, asked), judge), expected=expected)
 
     def _weighted(self, key: Key[Array, ""]) -> Draws:
         """The draws with weights of the kept posterior, where these can be computed."""
@@ -156,10 +165,11 @@ class Climb(NamedTuple):
                 raise
             return self.draws
 
-    def expected(self, tried: list[MethodOutcome]) -> Expected | None:
-        """What a refit would take; None where the gradient cannot be evaluated."""
+    def expected(self, method: Method, tried: list[MethodOutcome]) -> Expected | None:
+        """What a refit would take; None where nothing is known, or the gradient cannot be evaluated."""
+        steps = max((outcome.steps for outcome in tried), default=0.0)
         try:
-            return expect_refit(self.kept, self.draws, max((outcome.steps for outcome in tried), default=0.0))
+            return expect_refit(method, self.kept, self.draws, steps)
         except Exception as error:
             if numerical_failure(error) is None:
                 raise
@@ -255,7 +265,7 @@ class Climb(NamedTuple):
 
     def _tails(self, draws: Draws) -> Tails:
         """Where the kept density does not fall off around draws."""
-        if isinstance(self.kept, StoredLikelihoods):
+        if not self.kept.has_density:
             return Tails([], [])
         thetas, like = unconstrained(self.kept, draws)
         return flat_tails(LogDensity(self.kept), thetas, base_weights(draws).ravel(), like)

@@ -47,7 +47,7 @@ from posterase.methods.transport import Transport
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogDensity, LogRatio
-from posterase.model.stored import GIVE_THE_MODEL, StoredLikelihoods
+from posterase.model.stored import GIVE_THE_MODEL
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.failures import raises_own_errors
 from posterase.numerics.input_checks import check_draws, compute_scores
@@ -178,7 +178,7 @@ def erase(
     kept = model.without(change)
     agreement = chain_agreement(draws)
     doubts = _doubts(draws, agreement, policy, spent)
-    if not isinstance(model, StoredLikelihoods):
+    if model.has_density:
         model.check(draws)  # each time, and first: it keeps programs that hold rows out of the compilation cache
         thetas, like = unconstrained(model, draws)
         small = thetas.shape[1] <= MOST_PARAMETERS and not model.gradients_are_expensive
@@ -199,7 +199,7 @@ def erase(
     if doubts:
         climbed = [method for method in climbed if method.samples_anew]
     had = effective_draws(draws) if draws.log_weights is None else parameter_ess(draws)
-    own = policy.for_draws(had, can_move=not isinstance(model, StoredLikelihoods))
+    own = policy.for_draws(had, can_move=model.has_density)
     tried: list[MethodOutcome] = []
     with sharding.over(mesh), shown("erasing", len(climbed), progress) as report:
         spread = model.spread()
@@ -211,23 +211,18 @@ def erase(
                     tried.append(MethodOutcome(type(method).__name__, None, [TOO_EXPENSIVE], 0.0))
                 continue
             own_key, show = numbered(typed, number), functools.partial(_show, report, method, number)
-            if isinstance(method, Refit):
-                tried.append(climb.refit(own_key, method, tried, doubts, show))
-            else:
-                show("")
-                before = next((outcome for outcome in reversed(tried) if TOO_EXPENSIVE not in outcome.objections), None)
-                tried.append(climb.take(own_key, method, before))
+            tried.append(climb.take(own_key, method, tried, doubts, show))
             if not tried[-1].objections:
                 break
     tried = [
-        dataclasses.replace(outcome, erased=outcome.erased and outcome.erased.without_full_model(), moved=None)
+        dataclasses.replace(outcome, erased=outcome.erased and outcome.erased.without_source(), moved=None)
         for outcome in tried
     ]
     if mesh is not None:
         tried = [outcome.at_home() for outcome in tried]
     way_out = _way_out(model, policy, climbed)
     weaknesses = _weaknesses(draws, had, agreement)
-    if came is None and not isinstance(model, StoredLikelihoods):
+    if came is None and model.has_density:
         weaknesses = (*weaknesses, UNIDENTIFIED)
     verdict = make_verdict(tried, had, own, doubts, weaknesses, way_out)
     if verdict.accepted:
@@ -245,13 +240,13 @@ def erase(
         spends = policy.spends(last, verdict.missed)
         after = 0.0 if last.samples_anew else spent + spends
         verdict = dataclasses.replace(verdict, spends=spends, left=max(policy.budget - after, 0.0))
-    model = kept if output is None or not isinstance(kept, StoredLikelihoods) else output.model
+    model = kept if output is None or kept.has_density else output.model
     return Result(verdict, tried, model, draws, compared, change.n_rows, policy, after, next_key, own.least_ess)
 
 
 def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Method]) -> str:
     """What is left to do after a refusal."""
-    if isinstance(model, StoredLikelihoods):
+    if not model.has_density:
         return GIVE_THE_MODEL
     if not policy.refit:
         return ALLOW
@@ -339,7 +334,7 @@ def _ladder(methods: Sequence[Method] | None, policy: Policy, model: AbstractMod
         ]
         if can_refit:
             chosen.append(Refit())
-        if isinstance(model, StoredLikelihoods):
+        if not model.has_density:
             chosen = [method for method in chosen if not method.needs_density]
     else:
         chosen = list(methods)

@@ -36,7 +36,6 @@ from posterase.methods.base import Method, MethodResult, check_in_support, repla
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogDensity, LogRatio
-from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost, least_refit_gradients
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.kernels import Halves
@@ -175,10 +174,10 @@ def make_output(
     and verified like other draws. In few dimensions, where moves reach everywhere, all are tested for drift.
     """
     random = np.random.default_rng(np.asarray(jax.random.key_data(key)))
-    can_move = not isinstance(request.model, StoredLikelihoods) and not is_network(erased.draws)
+    can_move = request.model.has_density and not is_network(erased.draws)
     if method.samples_anew and erased.draws.log_weights is None:
         return _make_output_of_chains(random, method, erased, request, must_move=must_move and can_move)
-    if isinstance(request.model, StoredLikelihoods):
+    if not request.model.has_density:
         return Attempt(_because(_subset(random, method, erased, request), erased.draws, NO_DENSITY))
     if is_network(erased.draws):
         reason = f"moves do not verify more than {MOST_PARAMETERS:,} parameters"
@@ -200,7 +199,7 @@ def _make_output_of_chains(
 ) -> Attempt:
     """Output of chains that ran on the kept rows: they hold nothing of the removed rows, and need not be moved."""
     unmoved = Output(erased.draws, request.kept, method.origin, erased.diagnostics.ess)
-    if isinstance(request.model, StoredLikelihoods) or is_network(erased.draws):
+    if not request.model.has_density or is_network(erased.draws):
         return Attempt(unmoved)
     visits = _visit_modes(random, erased, request)
     if visits.mirrored:
@@ -384,7 +383,7 @@ def _subset(random: np.random.Generator, method: Method, erased: MethodResult, r
         own = draws.container.at_draws(places, subset.params)
         subset = Draws(subset.params, dims=subset.labels.dims, coords=subset.labels, container=own)
     model = request.kept
-    if isinstance(model, StoredLikelihoods):
+    if not model.has_density:
         model = model.at_draws(places, subset)
     ess = effective_draws(subset)
     few = request.policy.too_few(ess)

@@ -268,7 +268,7 @@ class Result:
         }
 
     def diagnostics_dict(self) -> dict[str, Any]:
-        """Plain JSON with every method's figures. It contains information about the removed rows: keep it from others."""
+        """Plain JSON with every method's figures. It contains information about the removed rows: keep it private."""
         return {
             "contains": "information about the removed rows",
             "posterase": __version__,

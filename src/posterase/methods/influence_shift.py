@@ -32,10 +32,9 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
-from posterase.methods.base import Method, MethodResult, check_in_support
+from posterase.methods.base import Method, MethodResult, Problem, check_in_support
 from posterase.methods.diagnostics import Diagnostics, weigh, weight_diagnostics
 from posterase.model.base import AbstractModel
-from posterase.model.change import Change
 from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient, mean_gradient, ravel_draws, unravel_draws
@@ -151,7 +150,8 @@ class InfluenceShift(Method):
         if self.reweight and not self.weigh:
             raise InvalidOptionError("reweight is True and weigh is False.", "weights must be measured to be returned.")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model, draws, change = problem.parts
         kept = model.without(change)
         one = jax.tree.map(lambda leaf: leaf[0], draws.flat())
         dimension = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(model.unconstrain, one)))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 import equinox as eqx
@@ -26,11 +25,17 @@ from jaxtyping import Array, Key, PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
-from posterase.methods.base import Method, MethodResult
+from posterase.methods.base import Method, MethodResult, Problem
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel, OwnSample
-from posterase.model.change import Change
-from posterase.numerics.cost import REFIT_WARMUP, WARM_WARMUP, Cost, refit_chains, refit_length
+from posterase.numerics.cost import (
+    REFIT_WARMUP,
+    WARM_WARMUP,
+    Cost,
+    expected_refit_gradients,
+    refit_chains,
+    refit_length,
+)
 from posterase.numerics.densities import constrained
 from posterase.numerics.failures import numerical_failure
 from posterase.runtime.checks import check_int, check_type
@@ -38,7 +43,8 @@ from posterase.sampling.mixing import MOST_RHAT, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import Sampler
-from posterase.sampling.warm_nuts import warm_nuts, warm_start
+from posterase.sampling.warm_nuts import warm_nuts
+from posterase.sampling.warm_nuts import warm_start as coordinates_of
 
 MOST_RUNS = 3
 
@@ -83,32 +89,6 @@ class Chains(NamedTuple):
     cost: Cost
 
 
-Report = Callable[[str, float], None]
-"""Is called with what is done, and the seconds that are left."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """Where a refit starts from, and what `erase` asks of it.
-
-    Attributes
-    ----------
-    draws
-        Draws near the target, with their weights.
-    is_warm
-        Whether their covariance is to be trusted.
-    objection
-        What speaks against the chains of a warm start, in words; "" where nothing does.
-    report
-        Is called on the way.
-    """
-
-    draws: Draws
-    is_warm: bool = True
-    objection: Callable[[MethodResult], str] | None = None
-    report: Report | None = None
-
-
 class Refit(Method):
     """Sample the kept posterior anew, from the draws at hand.
 
@@ -132,6 +112,11 @@ class Refit(Method):
     thin: int = eqx.field(default=1, static=True)
     warm: int = eqx.field(default=WARM_WARMUP, static=True)
 
+    def expected_gradients(self, draws: Draws, parameters: int, steps: float) -> float | None:
+        if self.sampler is not None:
+            return None
+        return expected_refit_gradients(draws.n_chains, draws.n_draws, parameters, steps)
+
     def __check_init__(self) -> None:
         if self.sampler is not None:
             check_type(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule), or None for NUTS.")
@@ -139,22 +124,13 @@ class Refit(Method):
         check_int("thin", self.thin, 1)
         check_int("warm", self.warm, 0)
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
-        return self.refit(key, model, draws, change, Start(draws))
-
-    def _go_on(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, before: MethodResult
-    ) -> MethodResult:
-        return self.refit(key, model, draws, change, Start(before.draws))
-
-    def refit(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, start: Start
-    ) -> MethodResult:
-        """The same from other draws: nearer ones, that were moved."""
-        run = _Run(self, model, model.without(change), draws, start)
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model = problem.key, problem.model
+        near = problem.near or (problem.draws if warm_start is None else warm_start.draws)
+        run = _Run(self, model, problem.target, problem, near)
         if self.sampler is not None:
             return run.erased(run.stochastic(key), self.warmup, ())
-        setting, cost = Setting(bool(self.warm and start.is_warm), STEPS, run.length), Cost()
+        setting, cost = Setting(bool(self.warm and problem.is_trusted), STEPS, run.length), Cost()
         before: tuple[str, ...] = ()
         while True:
             doubt, diverged, erased = run.attempt(jax.random.fold_in(key, len(before)), setting, cost, before)
@@ -191,8 +167,14 @@ class _Run(NamedTuple):
     options: Refit
     model: AbstractModel
     kept: AbstractModel
-    draws: Draws
-    start: Start
+    problem: Problem
+    near: Draws
+    """Draws near the target, with their weights."""
+
+    @property
+    def draws(self) -> Draws:
+        """Those that went in."""
+        return self.problem.draws
 
     @property
     def chains(self) -> int:
@@ -205,7 +187,7 @@ class _Run(NamedTuple):
 
     def initial(self, key: Key[Array, ""]) -> PyTree:
         """Draws picked by their weights, one for each chain."""
-        starts = self.start.draws
+        starts = self.near
         n = starts.n_chains * starts.n_draws
         places = jax.random.choice(key, n, (self.chains,), p=starts.weights.ravel())
         return jax.tree.map(lambda leaf: leaf[places], starts.flat())
@@ -226,11 +208,11 @@ class _Run(NamedTuple):
             return failed.problem, False, None
         warmup = self.options.warm if setting.is_warm else self.options.warmup
         erased = self.erased(made._replace(cost=cost.plus(made.cost)), warmup, before)
-        return (self.start.objection or _doubt)(erased), made.divergences > 0, erased
+        return (self.problem.objection or _doubt)(erased), made.divergences > 0, erased
 
     def from_warm_start(self, key: Key[Array, ""], setting: Setting) -> Chains:
         """By NUTS, in coordinates that the draws give."""
-        start, warm, (_, target, length) = warm_start(self.kept, self.start.draws), self.options.warm, setting
+        start, warm, (_, target, length) = coordinates_of(self.kept, self.near), self.options.warm, setting
         own = self.kept.sampled(seed_of(key), self.initial(key), length, warm, start.covariance, target)
         if own is not None:
             return self._own(own)
@@ -255,7 +237,7 @@ class _Run(NamedTuple):
                 (before, then), (_, now) = seen[-2:]
                 self._tell(done, total, (now - then) * (total - done) / (done - before))
 
-        report = None if self.start.report is None else tell
+        report = None if self.problem.report is None else tell
         sampled = nuts(run, self.kept, initial, length, warmup=warmup, target_acceptance=target, report=report)
         found = sampled.diagnostics
         cost = Cost(gradients=found.gradients + found.warmup_gradients, sequential=found.sequential)
@@ -294,8 +276,8 @@ class _Run(NamedTuple):
         return Chains(fresh, *mixing(fresh), own.divergences, cost)
 
     def _tell(self, done: int, total: int, left: float) -> None:
-        if self.start.report is not None:
-            self.start.report(f"{done / total:.0%} done", left)
+        if self.problem.report is not None:
+            self.problem.report(f"{done / total:.0%} done", left)
 
 
 def _ess(made: Chains, draws: Draws) -> dict[str, float]:

@@ -38,7 +38,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 from posterase.draws.draws import Draws, systematic
 from posterase.draws.objections import Objection
 from posterase.errors import InvalidOptionError, NonFiniteResultError
-from posterase.methods.base import Method, MethodResult, replaced
+from posterase.methods.base import Method, MethodResult, Problem, replaced
 from posterase.methods.diagnostics import Diagnostics, weigh
 from posterase.methods.transport import Transport, TransportDetails, Transported
 from posterase.model.base import AbstractModel
@@ -176,7 +176,11 @@ class Rejuvenate(Method):
         if not self.most_of_a_refit > 0:
             raise InvalidOptionError(f"most_of_a_refit is {self.most_of_a_refit!r}.", "use a positive number.")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model, draws, change = problem.parts
+        made = None if warm_start is None or self.start is None else warm_start.details
+        if isinstance(made, TransportDetails) and not made.split:  # the map that this method would begin with
+            return self._walk(key, model, draws, change, made.transported)
         first, walk = jax.random.split(key)
         transported = None
         if self.start is not None:
@@ -184,17 +188,9 @@ class Rejuvenate(Method):
                 transported = self.start.transport(first, model, draws, change)
             except NonFiniteResultError:
                 transported = None  # no map can be had: the path starts from the draws as they are
-        return self.go_on(walk, model, draws, change, transported)
+        return self._walk(walk, model, draws, change, transported)
 
-    def _go_on(
-        self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, before: MethodResult
-    ) -> MethodResult:
-        made = before.details
-        if self.start is None or not isinstance(made, TransportDetails) or made.split:
-            return self._erase(key, model, draws, change)
-        return self.go_on(key, model, draws, change, made.transported)
-
-    def go_on(
+    def _walk(
         self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change, moved: Transported | None
     ) -> MethodResult:
         """The path, from draws that have been transported, or not."""

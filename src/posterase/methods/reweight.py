@@ -17,17 +17,14 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Float
 
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
 from posterase.errors import NonFiniteResultError
-from posterase.methods.base import Method, MethodResult
+from posterase.methods.base import Method, MethodResult, Problem
 from posterase.methods.diagnostics import WeightDetails, weigh, weight_diagnostics, weight_figures
-from posterase.model.base import AbstractModel
-from posterase.model.change import Change
 from posterase.model.densities import LogRatio
-from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import evaluate
 from posterase.numerics.weights import base_weights, parameter_ess, smooth
@@ -43,10 +40,12 @@ class Reweight(Method):
     origin: ClassVar[Origin] = "subset"
     needs_density: ClassVar[bool] = False
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model, draws, change = problem.parts
+
         def log_ratio_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
-            if isinstance(model, StoredLikelihoods):
-                return model.log_ratio_at(given, change)
+            if not model.has_density:
+                return model.stored_log_ratio(given, change)
             return evaluate(LogRatio(model, change), given)
 
         log_weights = log_ratio_at(draws)
@@ -67,7 +66,7 @@ class Reweight(Method):
             weighed,
             parameter_ess(weighted),
             Cost(densities=raw.size * change.n_rows / model.n_rows, sequential=1),
-            log_weights_at=None if isinstance(model, StoredLikelihoods) else log_ratio_at,
+            log_weights_at=None if not model.has_density else log_ratio_at,
             moved=draws,
         )
         return MethodResult(weighted, details, diagnostics)

@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.errors import InvalidOptionError
-from posterase.methods.base import Method, MethodResult, check_in_support, replaced
+from posterase.methods.base import Method, MethodResult, Problem, check_in_support, replaced
 from posterase.methods.diagnostics import Weighed, WeightDetails, weigh, weight_diagnostics, weight_figures
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
@@ -62,6 +62,10 @@ class TransportDetails(WeightDetails):
     """The map of the first half of the draws (fitted to the second), and of the second half (fitted to the first)."""
     transported: Transported | None = dataclasses.field(repr=False)
     """All of it, with the model of all rows, for `Rejuvenate` to go on from; dropped from what `erase` returns."""
+
+    def without_source(self) -> TransportDetails:
+        """The same without the model of all rows."""
+        return dataclasses.replace(self, transported=None)
 
     def __str__(self) -> str:
         moved = f"mean moved {self.shift_in_sd:.2g} posterior sd, spread × {np.exp(self.log_stretch):.2f}"
@@ -96,7 +100,8 @@ class Transport(Method):
         if self.split not in (None, True, False):
             raise InvalidOptionError(f"split is {self.split!r}.", "use True, False, or None to let the weights decide.")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model, draws, change = problem.parts
         transported = self.transport(key, model, draws, change)
         params = constrained(model, transported.fitted.moved, transported.like, draws)
         moved = replaced(draws, params, transported.weighed.smoothed.log_weights, "the map")

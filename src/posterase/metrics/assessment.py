@@ -49,7 +49,6 @@ from posterase.metrics.two_sample import tell_apart
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.model.stored import StoredLikelihoods
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
@@ -322,8 +321,8 @@ def _same(moved: Draws, after: Draws) -> bool:
 
 def _from_weights(work: Comparison) -> Found:
     name = "KL from weights (nats)"
-    if isinstance(work.model, StoredLikelihoods):
-        log_ratio = work.model.log_ratio_at(work.before, work.change)
+    if not work.model.has_density:
+        log_ratio = work.model.stored_log_ratio(work.before, work.change)
     else:
         log_ratio = -work.statistics()["origin"]["removed"]
     base = work.sets["origin"].base
@@ -366,7 +365,7 @@ def _moments(work: Comparison) -> Found:
 
 def _stein(work: Comparison) -> Found:
     name = "Stein discrepancy KSD²"
-    if isinstance(work.model, StoredLikelihoods):
+    if not work.model.has_density:
         yield NotMeasured(name, "needs the model's density")
         return
     density = LogDensity(work.kept_model)
@@ -399,7 +398,7 @@ def _by_example(work: Comparison) -> Found:
     if not work.refits:
         yield from (NotMeasured(name, NEEDS_REFIT) for name in names)
         return
-    if isinstance(work.model, StoredLikelihoods):
+    if not work.model.has_density:
         yield from (NotMeasured(name, "needs likelihoods at refitted draws") for name in names)
         return
     found = _margins(work)
@@ -494,7 +493,7 @@ def _dealt(values: Float[np.ndarray, "n d"], runs: int) -> list[Float[np.ndarray
 
 def _pac_bayes(work: Comparison) -> Found:
     bound, change = "PAC-Bayes bound", "PAC-Bayes bound, change"
-    if isinstance(work.model, StoredLikelihoods):
+    if not work.model.has_density:
         yield NotMeasured(bound, "needs the model's density")
         return
     n = work.kept_model.n_rows

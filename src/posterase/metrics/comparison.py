@@ -27,7 +27,7 @@ from posterase.metrics.table import Figure, NotMeasured
 from posterase.model.base import AbstractModel, with_rows
 from posterase.model.change import Change
 from posterase.model.factorised import Model
-from posterase.model.stored import StoredLikelihoods, needs_density
+from posterase.model.stored import needs_density
 from posterase.numerics.densities import over_draws
 from posterase.numerics.weights import Estimate, base_weights
 from posterase.runtime.checks import check_type
@@ -105,7 +105,7 @@ def compare(
     named = {"before": before, "after": draws, **{f"refits[{i}]": each for i, each in enumerate(others)}}
     _check_alike(named)
     change = _removal(model, result, rows)
-    if not isinstance(model, StoredLikelihoods):
+    if model.has_density:
         for each in named.values():
             model.check(each)
     for name, number in (("log_evidence", log_evidence), ("refit_seconds", refit_seconds)):
@@ -191,7 +191,7 @@ class Comparison:
 
     def statistics(self) -> dict[str, dict[str, Float[np.ndarray, "chain draw"]]]:
         """Per draw: log-likelihoods and the membership attack, of every set of draws."""
-        if isinstance(self.model, StoredLikelihoods):
+        if not self.model.has_density:
             raise needs_density("the likelihood at other draws than the fit's")
         unseen = jnp.zeros(0, jnp.int32) if self.test is None else spread_out(self.test.row_ids)
         kept = spread_out(self.kept_model.row_ids)

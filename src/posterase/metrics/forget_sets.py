@@ -23,7 +23,7 @@ from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import UnsupportedModelError
 from posterase.model.base import AbstractModel
-from posterase.model.stored import StoredLikelihoods, needs_density
+from posterase.model.stored import needs_density
 from posterase.numerics.weights import base_weights
 from posterase.runtime.checks import check_int, check_type
 from posterase.runtime.precision import cast_floats, in_float64
@@ -48,7 +48,7 @@ class ForgetSets(NamedTuple):
 def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, size: int) -> ForgetSets:
     """Three sets of `size` rows of the model; draws are of its posterior."""
     check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
-    if isinstance(model, StoredLikelihoods):
+    if not model.has_density:
         raise needs_density("the likelihood of rows one by one")
     model.check(draws)
     check_int("size", size, 1, model.n_rows - 1)

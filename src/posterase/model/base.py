@@ -81,6 +81,8 @@ class OwnSample(NamedTuple):
 class AbstractModel(eqx.Module):
     """What methods know of a model: parameters, rows, and log densities of unconstrained parameters."""
 
+    has_density: ClassVar[bool] = True
+    """Whether its density can be evaluated: else there are only log-likelihoods stored with the draws."""
     rows_factorise: ClassVar[bool] = True
     """Whether a row has a likelihood of its own, given the parameters."""
     gradients_are_expensive: ClassVar[bool] = False
@@ -106,6 +108,14 @@ class AbstractModel(eqx.Module):
         """
         one = jnp.ones(1, bool)
         return jax.lax.map(lambda row: -self.log_ratio(params, Change(padded_ids=row[None], counted=one)), rows)
+
+    def stored_log_ratio(self, draws: Draws, change: Change) -> Float[np.ndarray, "chain draw"]:
+        """The log ratio at these draws, where it was stored with them (`has_density` is False)."""
+        raise NotImplementedError
+
+    def at_draws(self: M, places: Int[np.ndarray, "chain draw"], draws: Draws) -> M:
+        """The model for a selection of its draws: another one only where values are stored with the draws."""
+        return self
 
     @abc.abstractmethod
     def elements(self, rows: int) -> int:

@@ -7,6 +7,7 @@ removed rows, at the draws that are there. Nothing can be moved with it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -59,6 +60,8 @@ class LikelihoodBlock:
 class StoredLikelihoods(AbstractModel):
     """A model of which nothing is known but its rows' log-likelihoods at some draws."""
 
+    has_density: ClassVar[bool] = False
+
     data: PyTree
     present: Bool[Array, " rows"]
     transforms: dict[str, Transform]
@@ -80,7 +83,7 @@ class StoredLikelihoods(AbstractModel):
         selected = StoredLikelihoods([block.at_draws(*index) for block in self.blocks], draws.params)
         return eqx.tree_at(lambda each: each.present, selected, self.present)
 
-    def log_ratio_at(self, draws: Draws, change: Change) -> Float[np.ndarray, "chain draw"]:
+    def stored_log_ratio(self, draws: Draws, change: Change) -> Float[np.ndarray, "chain draw"]:
         """−Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""
         for name, ours, theirs in zip(draws.names, *map(jax.tree.leaves, (draws.params, self.fitted)), strict=True):
             if ours is not theirs and not np.array_equal(ours, theirs):

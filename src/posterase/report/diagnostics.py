@@ -48,7 +48,7 @@ def diagnostics_report(
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Result diagnostics",
+    title: str = "Erasure diagnostics",
 ) -> str:
     """Make the page of an erasure's diagnostics.
 
@@ -73,7 +73,7 @@ def diagnostics_page(
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Result diagnostics",
+    title: str = "Erasure diagnostics",
 ) -> str:
     """Make the page from plain facts.
 

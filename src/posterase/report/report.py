@@ -53,7 +53,7 @@ def report(
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Result report",
+    title: str = "Erasure report",
 ) -> str:
     """Make the report of an erasure, a page of HTML.
 
@@ -76,7 +76,7 @@ def page(
     *,
     certificate: bytes | None = None,
     assessment: Assessment | None = None,
-    title: str = "Result report",
+    title: str = "Erasure report",
     date: dt.date | None = None,
 ) -> str:
     """Make the report from plain facts.

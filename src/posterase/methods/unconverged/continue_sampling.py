@@ -19,16 +19,12 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Key
 
-from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
-from posterase.methods.base import Method, MethodResult
+from posterase.methods.base import Method, MethodResult, Problem
 from posterase.methods.diagnostics import Diagnostics
-from posterase.model.base import AbstractModel
-from posterase.model.change import Change
 from posterase.model.densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
@@ -58,6 +54,10 @@ class ContinueSamplingDetails:
     def __str__(self) -> str:
         return f"{self.steps} steps of every draw on the kept rows; {UNMEASURED}"
 
+    def without_source(self) -> ContinueSamplingDetails:
+        """The same without the model of all rows."""
+        return self if self.started is None else dataclasses.replace(self, started=self.started.without_source())
+
 
 class ContinueSampling(Method):
     """Some steps of an SG-MCMC sampler on the kept rows, from every draw.
@@ -85,10 +85,11 @@ class ContinueSampling(Method):
                 f"start is {self.start!r}.", "use InfluenceShift(weigh=False), Transport() or None."
             )
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model, draws, change = problem.parts
         first, resample, run = jax.random.split(key, 3)
         kept = model.without(change)
-        started = None if self.start is None else self.start(first, model, draws, change)
+        started = None if self.start is None else self.start.run(problem.replace(key=first))
         moved = draws if started is None else started.draws
         moved = moved.resample(resample)
         sampler = self.sampler.rescaled(model.n_rows / kept.n_rows)

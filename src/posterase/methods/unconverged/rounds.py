@@ -26,7 +26,7 @@ from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
-from posterase.methods.base import Method, MethodResult, replaced
+from posterase.methods.base import Method, MethodResult, Problem, replaced
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
@@ -156,7 +156,8 @@ class RoundsEraser(Method):
             return Objection("stuck", reason, "use a smaller rate.")
         return Objection("not measured", UNMEASURED, "compare it with refits (posterase.match_refits).")
 
-    def _erase(self, key: Key[Array, ""], model: AbstractModel, draws: Draws, change: Change) -> MethodResult:
+    def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
+        key, model, draws, change = problem.parts
         kept = model.without(change)
         check_batch(kept, self.batch)
         ends, starts = jax.vmap(model.unconstrain)(draws.flat()), self.starts_of(model, draws)
