@@ -48,7 +48,7 @@ def few(mesh) -> dict[str, list]:
 
 def blocks(mesh) -> dict[str, list]:
     """The same where every device has several blocks of rows."""
-    import posterase.model.base
+    import posterase.model.factorised
 
     posterase.model.factorised.BLOCK_ELEMENTS = 1  # 256 rows
     import posterase as pe
@@ -153,7 +153,7 @@ def talk(mesh) -> dict[str, list]:
     import jax
     import jax.numpy as jnp
 
-    import posterase.model.base
+    import posterase.model.factorised
     from posterase.data import row_sums
     from posterase.model.densities import LogDensity
     from posterase.runtime import sharding

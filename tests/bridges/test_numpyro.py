@@ -285,7 +285,7 @@ def test_rows_are_found(x64, function, args, shapes, options, blocks, by_rows):
         rows = np.moveaxis(np.asarray(trace[name]["fn"].log_prob(trace[name]["value"])), site.axis, 0)
         start = model.program.places()[site.block].start
         at += sum(rows[i - start].sum() for i in change.row_ids if start <= i < start + len(rows))
-    np.testing.assert_allclose(difference, at, rtol=1e-9)
+    np.testing.assert_allclose(difference, -at, rtol=1e-9)
     model.check_additivity(draws, change)
 
 

@@ -38,6 +38,7 @@ from posterase.errors import (
 )
 from posterase.experiments.posteriors import POSTERIORS
 from posterase.experiments.posteriors_stan import PROGRAMS
+from posterase.numerics.cost import WARM_WARMUP
 from posterase.numerics.input_checks import LOOKED_AT
 from tests.bridges.test_arviz import NAME, PLANTED, found_in
 from tests.experiments.test_posteriors import FOLDER, arguments, draws_of
@@ -137,8 +138,8 @@ def test_densities_are_those_of_the_model(x64, fitted):
             else [float(others(p) + model.log_det_jacobian(model.unconstrain(p))) for p in (one, other)]
         )
         np.testing.assert_allclose(found[0] - rest[0], found[1] - rest[1], atol=1e-9)
-    slope = jax.grad(ours.full)(model.unconstrain(one))["beta"]
-    np.testing.assert_allclose(slope, jax.grad(theirs.full)({"beta": one["beta"]})["beta"], rtol=1e-9)
+    slope = jax.grad(ours.source)(model.unconstrain(one))["beta"]
+    np.testing.assert_allclose(slope, jax.grad(theirs.source)({"beta": one["beta"]})["beta"], rtol=1e-9)
     np.testing.assert_allclose(model.log_joint(one) - model.log_joint(other), _joint(one) - _joint(other), atol=1e-9)
 
 
@@ -203,7 +204,7 @@ def test_the_last_rung_is_a_refit_by_stan(fitted):
     result = pe.erase(model, draws, rows=np.arange(20), policy=policy)
     assert [outcome.name for outcome in result.outcomes] == ["Reweight", "Transport", "Refit"]  # no Rejuvenate
     kept = np.arange(20, 60)
-    assert model.calls["sample"] == 4 * (1000 + 75)
+    assert model.calls["sample"] == 4 * (1000 + WARM_WARMUP)
     gradients = result.outcomes[-1].diagnostics.cost.gradients  # of the chains, without the moves that verify them
     assert gradients < 12.5 * 4300, "14.7 a step with the metric in another order"
     refitted = result.outcomes[-1].erased.draws

@@ -352,9 +352,9 @@ def test_a_request_that_was_given_back_says_why(here, monkeypatch):
     identity = hand_in("person-03")["subject_request_id"]
 
     def given_back(record, *_, **__):
-        with record.change() as change:
+        with record.transaction() as transaction:
             body = {"run": "visits-3", "reason": "together with others it did not pass"}
-            change.append("request.released", body, project="visits", request=identity)
+            transaction.append("request.released", body, project="visits", request=identity)
         return Ran("visits-3", [record.get(identity)])
 
     monkeypatch.setattr("posterase.record.runs.run", given_back)

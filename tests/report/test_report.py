@@ -189,7 +189,7 @@ def test_the_path_is_told_stage_by_stage(accepted):
     stages = [Stage(0.5, 700.0, 0.4, 3, 0.8, 0.45), Stage(1.0, 900.0, 0.3, 5, 0.77, 0.15)]
     diagnostics = RejuvenateDetails(stages, 600, np.zeros((4, 500), int), Estimate(0, 1), None, True, 2000, 0.7)
     erased = dataclasses.replace(accepted.outcomes[0].erased, details=diagnostics)
-    walked = dataclasses.replace(accepted, methods=[dataclasses.replace(accepted.outcomes[0], erased=erased)])
+    walked = dataclasses.replace(accepted, outcomes=[dataclasses.replace(accepted.outcomes[0], erased=erased)])
     text = diagnostics_report(walked)
     assert "The path of Reweight, stage by stage" in text
     assert "<td>0.500</td><td>700</td><td>0.40</td><td>3</td><td>80%</td><td>0.45</td>" in text

@@ -268,7 +268,7 @@ def test_no_call_writes_rows_of_closures(fresh, monkeypatch, entry, gate):
     """Whatever compiles a user's functions; and the twin, in which nothing holds the programs back."""
     if not gate:
         monkeypatch.setattr(compilation_cache, "suspend_cache", lambda: None)
-        for module in ("model", "assess.assessment", "assess.comparison"):
+        for module in ("model.base", "metrics.assessment", "metrics.comparison"):
             monkeypatch.setattr(f"posterase.{module}.suspend_cache", lambda: None)
     jax.clear_caches()
     ENTRIES[entry]()

@@ -429,7 +429,7 @@ def test_pages_say_pending_as_the_commands_do():
     """One word for one state; only the page to sign in speaks of seconds to wait."""
     folder = Path(pages.__file__).parent
     files = [path for path in (folder / "templates").iterdir() if path.name != "sign_in.html"]
-    for path in (*files, folder / "words.py", folder / "schemas.py"):
+    for path in (*files, folder / "formatting.py", folder / "schemas.py"):
         assert not re.search(r"(?i)\bwait(s|ing)?\b", path.read_text()), path.name
 
 

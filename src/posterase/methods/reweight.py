@@ -41,7 +41,7 @@ class Reweight(Method):
     needs_density: ClassVar[bool] = False
 
     def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
-        key, model, draws, change = problem.parts
+        _, model, draws, change = problem.parts
 
         def log_ratio_at(given: Draws) -> Float[np.ndarray, "chain draw"]:
             if not model.has_density:
