@@ -18,8 +18,9 @@ from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import posterase as pe
 import posterase.data.leakage as column_checks_file
-import posterase.model.base as model_file
+import posterase.model.factorised as model_file
 import posterase.numerics.propriety as propriety_file
+from posterase.data import row_source
 from posterase.data.leakage import lagged
 from posterase.data.selection import table_of
 from posterase.model.densities import LogDensity, LogRatio
@@ -109,7 +110,7 @@ def refuse(*_):
 def test_reweight_makes_no_copy_of_the_data(monkeypatch):
     model, draws = regression(200), draws_of(200)
     change = model.change(remove=range(5))
-    monkeypatch.setattr(model_file, "overwrite", refuse)
+    monkeypatch.setattr(row_source.RowsInMemory, "without", refuse)
     pe.Reweight()(0, model, draws, change)
     with pytest.raises(AssertionError, match="a copy of the data"):  # the twin: Transport moves draws by the kept rows
         pe.Transport()(0, model, draws, change)

@@ -8,20 +8,20 @@ from typer.testing import CliRunner
 
 import posterase as pe
 from posterase.cli import main
-from posterase.experiments import diabetes, figures, methods
+from posterase.experiments import clouds, diabetes, figures
 
 QUICK = ("Reweight", "InfluenceShift")
 
 
 @pytest.fixture(scope="module")
-def seen() -> methods.Clouds:
+def seen() -> clouds.Clouds:
     """By the methods that are quick to compile, from draws out of the cells of a grid."""
-    asked = methods.request()
-    grid, rng = methods.on_a_grid(asked.model), np.random.default_rng(0)
+    asked = clouds.request()
+    grid, rng = clouds.on_a_grid(asked.model), np.random.default_rng(0)
     cells = rng.choice(grid.mass.size, (4, 1000), p=grid.mass.ravel())
     sides = [np.diff(side)[0] for side in (grid.intercept, grid.slope)]
     places = grid.points[cells] + rng.uniform(-0.5, 0.5, (4, 1000, 2)) * sides
-    return methods.answer(0, asked, pe.Draws({"intercept": places[..., 0], "slope": places[..., 1]}), QUICK)
+    return clouds.answer(0, asked, pe.Draws({"intercept": places[..., 0], "slope": places[..., 1]}), QUICK)
 
 
 def test_what_the_rungs_do(seen):
@@ -59,14 +59,14 @@ def test_what_is_drawn_are_the_librarys_draws(seen, monkeypatch, tmp_path):
         np.testing.assert_array_equal(points.get_offsets(), cloud.draws.matrix()[shown])
         counts = np.asarray(cloud.draws.weights, float).ravel()[shown] * 4000
         np.testing.assert_allclose(points.get_sizes(), np.minimum(figures.POINT * counts, figures.LARGEST_POINT))
-    model, change = methods.request()
+    model, change = clouds.request()
     own = pe.Reweight()(0, model, seen.clouds[0].draws, change).draws
     np.testing.assert_array_equal(own.weights, seen.clouds[1].draws.weights)
     assert np.ptp(np.asarray(own.weights)) > 0
 
 
 def test_the_command(seen, monkeypatch, tmp_path):
-    monkeypatch.setattr(methods, "run", lambda *_, **__: seen)
+    monkeypatch.setattr(clouds, "run", lambda *_, **__: seen)
     done = CliRunner().invoke(main.app, ["reproduce", "methods", "--json", "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
@@ -76,8 +76,8 @@ def test_the_command(seen, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_all_rungs_from_a_chain():
-    found = {each.name: each for each in methods.run().clouds}
-    assert list(found)[1:] == list(methods.LADDER)
+    found = {each.name: each for each in clouds.run().clouds}
+    assert list(found)[1:] == list(clouds.LADDER)
     for name in ("Transport", "Rejuvenate", "Refit"):
         assert found[name].says.startswith("accepted")
         assert max(found[name].mean_error, found[name].spread_error) < 0.1

@@ -19,9 +19,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from posterase.errors import ClockError, KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
 from posterase.projects.spec import Project
+from posterase.record import opening
 from posterase.record.consistency import definition_digest, folder_digest
 from posterase.record.deadlines import due, span_of, text_of, time_of
-from posterase.record.ledger import opening
 from posterase.record.ledger.canonical import canonical
 from posterase.record.ledger.keyring import (
     Keys,
