@@ -340,7 +340,7 @@ def by_method(problem: Problem, draws: pe.Draws, removed: np.ndarray, eraser: pe
 
 def whole(problem: Problem, draws: pe.Draws, removed: np.ndarray) -> Method:
     def method(seed: int) -> tuple[pe.Draws, str]:
-        found = pe.erase(problem.model, draws, removed, key=seed, policy=pe.Policy(refit=True))
+        found = pe.erase(problem.model, draws, removed, random_seed=seed, policy=pe.Policy(refit=True))
         jax.block_until_ready(found.draws.params)
         return found.draws, str(found.verdict).splitlines()[0]
 

@@ -248,7 +248,7 @@ def test_a_piece_at_a_time_is_the_same(beta, tmp_path, monkeypatch):
 
 def test_the_next_request_from_the_written_file(beta, tmp_path):
     model, draws = pe.from_arviz(tree_of(beta))
-    first = pe.erase(model, draws, rows=[34, 35], key=0)
+    first = pe.erase(model, draws, rows=[34, 35], random_seed=0)
     in_memory = first.erase(rows=[3]).weighted_draws
     first.draws.save(tmp_path / "kept.nc")
     model, draws = pe.from_arviz(tmp_path / "kept.nc")

@@ -190,7 +190,7 @@ def test_slower_erasers_return_the_draws_they_return_in_memory(method, tmp_path)
 @pytest.mark.slow
 def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
     draws, data = make_draws(1000), of_npy(tmp_path)
-    results = [pe.erase(model, draws, REMOVED, key=1) for model in (model_of(data), in_memory())]
+    results = [pe.erase(model, draws, REMOVED, random_seed=1) for model in (model_of(data), in_memory())]
     assert [outcome.name for outcome in results[0].outcomes] == [outcome.name for outcome in results[1].outcomes]
     np.testing.assert_allclose(results[0].draws.log_weights, results[1].draws.log_weights, atol=1e-5)
     tables = [

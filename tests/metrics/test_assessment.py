@@ -215,7 +215,7 @@ def test_it_is_a_tree_that_prints_as_a_table(exact_table, tmp_path):
 
 @pytest.mark.slow
 def test_the_same_key_gives_the_same_table(draws):
-    one, other = (assessed(draws, "exact", key=7) for _ in range(2))
+    one, other = (assessed(draws, "exact", random_seed=7) for _ in range(2))
     assert one["metrics"].to_dataset().identical(other["metrics"].to_dataset())
 
 

@@ -188,7 +188,7 @@ def test_an_error_of_one_request_is_set_apart_and_no_answer(record, folder):
 
     run(record, "radon", failing)
     assert [record.get(each).state for each in ids] == ["completed", "pending", "pending"]
-    assert record.history(ids[1])[-1].body["reason"].startswith("ValueError (test_record_runs.py")
+    assert record.history(ids[1])[-1].body["reason"].startswith("ValueError (test_runs.py")
     assert read_draws(folder)["erased"] == rows("s1")
     with pytest.raises(RecordError, match=r"ValueError|KeyError"):
         run(record, "radon", failing)

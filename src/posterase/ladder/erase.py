@@ -59,7 +59,7 @@ from posterase.runtime.checks import check_type, once
 from posterase.runtime.compilation_cache import compile_in_background, programs_kept
 from posterase.runtime.garbage import rare_collections
 from posterase.runtime.optional import import_in_background
-from posterase.runtime.prng import fresh_key, key_from, numbered
+from posterase.runtime.prng import as_key, fresh_key, numbered
 from posterase.runtime.progress import shown
 from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes, stuck_chains
@@ -100,7 +100,6 @@ def erase(
     rows: Selection,
     *,
     random_seed: Key[Array, ""] | int | None = None,
-    key: Key[Array, ""] | int | None = None,
     policy: Policy | None = None,
     methods: Sequence[Method] | None = None,
     refits: Draws | Sequence[Draws] | None = None,
@@ -122,8 +121,6 @@ def erase(
     random_seed
         A seed or a jax key: the same one gives the same draws. None: fresh entropy from the operating system. Moves are
         reversible for whoever knows their random numbers, so pass one only where the draws are not handed out.
-    key
-        Another name of `random_seed`.
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     methods
@@ -156,7 +153,7 @@ def erase(
     check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
     policy = Policy() if policy is None else policy
     check_type(policy, Policy, "policy", "use pe.Policy(…).")
-    typed = key_from(random_seed, key)
+    typed = None if random_seed is None else as_key(random_seed, "random_seed")
     if typed is None:
         typed = fresh_key() if mesh is None else sharding.agree_on_key(fresh_key())
     change, went_along = _removal(model, draws, rows)

@@ -194,7 +194,7 @@ class Result:
     def erase(self, rows: Any, **options: Any) -> Result:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
         own = {"policy": self.policy, "spent": self.spent}
-        if options.get("key") is None and options.get("random_seed") is None:
+        if options.get("random_seed") is None:
             own["random_seed"] = self.next_key
         from posterase.ladder.erase import erase
 

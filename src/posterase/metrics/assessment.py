@@ -54,7 +54,7 @@ from posterase.numerics.densities import evaluate, over_draws, unconstrained
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.runtime import sharding
 from posterase.runtime.compilation_cache import programs_kept, suspend_cache
-from posterase.runtime.prng import as_key, key_from
+from posterase.runtime.prng import as_key
 from posterase.runtime.progress import shown
 
 MOST_EXAMPLES = 200
@@ -102,7 +102,6 @@ def assess(
     refit_seconds: float | None = None,
     metrics: Mapping[str, Metric] | None = None,
     random_seed: Key[Array, ""] | int | None = None,
-    key: Key[Array, ""] | int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
 ) -> Assessment:
@@ -137,8 +136,6 @@ def assess(
         theirs. Their rows are judged with the others.
     random_seed
         A seed or a jax key, for bootstraps and thinning. None: 0.
-    key
-        Another name of `random_seed`.
     progress
         Whether to show progress. None: on a terminal.
     mesh
@@ -166,7 +163,7 @@ def assess(
     """
     if callable(labels) or metrics:
         suspend_cache()  # whatever they compile may hold rows
-    typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
+    typed = as_key(0 if random_seed is None else random_seed, "random_seed")
     work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, typed)
     every = {**METRICS, **_more(metrics)}
     figures: list[Figure] = []

@@ -69,7 +69,7 @@ class Opened:
         """Climb the ladder."""
         try:
             change = self.model.change(remove=list(rows))
-            result = erase(self.model, self.draws, change, key=seed, policy=self.policy, spent=spent)
+            result = erase(self.model, self.draws, change, random_seed=seed, policy=self.policy, spent=spent)
         except OF_A_REQUEST as error:
             return Tried(None, (type(error).__doc__ or "").splitlines()[0])  # its own text may hold values of rows
         verdict = result.to_dict()["verdict"]

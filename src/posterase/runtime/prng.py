@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree, UInt32
 
-from posterase.errors import InvalidKeyError, InvalidOptionError
+from posterase.errors import InvalidKeyError
 from posterase.runtime.fast_compilation import NONE, quick_jit
 from posterase.runtime.precision import as_jax
 
@@ -40,17 +40,6 @@ def numbered(key: Key[Array, ""], number: int) -> Key[Array, ""]:
 @quick_jit(NONE)
 def _fold_in(key: Key[Array, ""], number: UInt32[Array, ""]) -> Key[Array, ""]:
     return jax.random.fold_in(key, number)
-
-
-def key_from(random_seed: object, key: object) -> Key[Array, ""] | None:
-    """The key that a public function was given, under either of the argument's names; None where it was given none."""
-    if random_seed is not None and key is not None:
-        raise InvalidOptionError(
-            "random_seed and key were both given, and they are the same.", "pass random_seed only."
-        )
-    if random_seed is not None:
-        return as_key(random_seed, "random_seed")
-    return None if key is None else as_key(key)
 
 
 def as_key(key: object, name: str = "key") -> Key[Array, ""]:
