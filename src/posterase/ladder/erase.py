@@ -41,6 +41,7 @@ from posterase.ladder.reasons import ADD, ALLOW, make_verdict
 from posterase.ladder.result import MethodOutcome, Result
 from posterase.methods.base import Method
 from posterase.methods.refit import Refit
+from posterase.methods.registry import find_method
 from posterase.methods.rejuvenate import Rejuvenate
 from posterase.methods.reweight import Reweight
 from posterase.methods.transport import Transport
@@ -101,7 +102,7 @@ def erase(
     *,
     random_seed: Key[Array, ""] | int | None = None,
     policy: Policy | None = None,
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[Method | str] | None = None,
     refits: Draws | Sequence[Draws] | None = None,
     spent: float = 0.0,
     progress: bool | None = None,
@@ -323,7 +324,7 @@ def _weaknesses(draws: Draws, had: Mapping[str, float], agreement: dict[str, Cha
     return (*few, *([DISAGREE] if apart else []))
 
 
-def _ladder(methods: Sequence[Method] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Method]:
+def _ladder(methods: Sequence[Method | str] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Method]:
     if methods is None:
         can_refit = policy.refit and not is_network(draws)
         chosen = [
@@ -334,7 +335,7 @@ def _ladder(methods: Sequence[Method] | None, policy: Policy, model: AbstractMod
         if not model.has_density:
             chosen = [method for method in chosen if not method.needs_density]
     else:
-        chosen = list(methods)
+        chosen = [find_method(each) if isinstance(each, str) else each for each in methods]
         for method in chosen:
             check_type(method, Method, "methods", "pass methods: [pe.Reweight(), pe.Transport()].")
         if not chosen:
