@@ -14,7 +14,7 @@ import xarray as xr
 from typer.testing import CliRunner
 
 import posterase as pe
-from posterase.bridges.arviz import with_groups
+from posterase.bridges.shared.groups import with_groups
 from posterase.cli.exit_status import ERROR, REFUSED, STOPPED
 from posterase.cli.main import app, main
 from posterase.draws import io

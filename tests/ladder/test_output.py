@@ -14,7 +14,7 @@ from jax.scipy.special import betaln
 from scipy.stats import chi2, kstest, norm
 
 import posterase as pe
-from posterase.bridges.arviz import with_groups
+from posterase.bridges.shared.groups import with_groups
 from posterase.bridges.shared.linear_relations import Summaries, without_functions_of_data
 from posterase.data.selection import Block, RowTable
 from posterase.errors import RefusedError, WeightedDrawsError

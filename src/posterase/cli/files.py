@@ -472,7 +472,7 @@ def _samples(facts: Mapping[str, Any], before: Path, after: Path, refits: Sequen
     """Read draws from files: the parameters that have the same shape in all of them."""
     import xarray as xr
 
-    from posterase.bridges.arviz import opened
+    from posterase.bridges.shared.groups import opened
     from posterase.draws.draws import Draws
     from posterase.plotting.figures import Sample
 

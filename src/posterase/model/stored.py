@@ -17,7 +17,7 @@ import xarray as xr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.draws.io import pieces
+from posterase.draws.io import pieces, select_draws
 from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
@@ -53,7 +53,7 @@ class LikelihoodBlock:
 
     def at_draws(self, chain: xr.Variable, draw: xr.Variable) -> LikelihoodBlock:
         """The same at some of the draws."""
-        picked = [each.isel({each.dims[0]: chain, each.dims[1]: draw}) for each in self.variables]
+        picked = [select_draws(each, chain.values, draw.values) for each in self.variables]
         return LikelihoodBlock(self.size, picked, self.rows)
 
 

@@ -18,8 +18,8 @@ import jax
 import numpy as np
 import xarray as xr
 
-from posterase.bridges.arviz import opened
 from posterase.bridges.shared.assembly import Posterior, changed, same
+from posterase.bridges.shared.groups import opened
 from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.data.parameters import parameter_names
 from posterase.draws.draws import Draws, groups_of
