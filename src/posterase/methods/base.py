@@ -30,6 +30,8 @@ from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import Split, split
 from posterase.model.stored import needs_density
+from posterase.numerics.densities import unconstrained
+from posterase.numerics.propriety import check_informed
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
 from posterase.runtime.compilation_cache import programs_kept
@@ -124,6 +126,9 @@ class Method(eqx.Module):
     samples_anew: ClassVar[bool] = False
     """Whether it is a refit: new chains on the target, whatever the draws that went in. Their R̂ is what counts;
     `erase` returns them as they are, and they spend nothing of the budget."""
+    needs_informed: ClassVar[bool] = False
+    """Whether the target must depend on every parameter. Checked when the method is called; the ladder checks it once
+    for all methods."""
     takes_many_gradients: ClassVar[bool] = False
     """Whether a refit costs less where another program (Stan) computes the gradients."""
 
@@ -171,6 +176,9 @@ class Method(eqx.Module):
         self.check(model)
         model.change(remove=change.row_ids)  # made for this model, and not carried out before
         model.check(draws)
+        if self.needs_informed:
+            source, target, log_ratio = split(model, change)
+            check_informed(target, log_ratio, *unconstrained(source.model, draws))
         if draws.container is not None:
             draws = draws.without(change.row_ids, model.without(change))
         with sharding.over(mesh):
