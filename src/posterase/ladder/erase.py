@@ -239,7 +239,7 @@ def erase(
         after = 0.0 if last.samples_anew else spent + spends
         verdict = dataclasses.replace(verdict, spends=spends, left=max(policy.budget - after, 0.0))
     model = kept if output is None or kept.has_density else output.model
-    return Result(verdict, tried, model, draws, compared, change.n_rows, policy, after, next_key, own.least_ess)
+    return Result(verdict, tried, model, draws, compared, change.n_rows, policy, after, next_key, own.least_ess, erase)
 
 
 def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Method]) -> str:
