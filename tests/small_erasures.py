@@ -91,9 +91,6 @@ class Removed:
     def data(self) -> bytes:
         return _digest(self.kept)
 
-    not_erased = ()
-    rests_on = ()
-
     def save(self, path: Path) -> None:
         path.write_text(json.dumps({"kept": self.kept, "erased": self.erased}))
 

@@ -608,13 +608,14 @@ class Telling(Removed):
         told = super().report
         told["methods"][0] |= {"ess": {"a[PLANTED-KEY]": 3.0, "PLANTED-KEY": 2.0}, "objections": ["of PLANTED-KEY"]}
         told["verdict"] |= {
-            "notes": [{"kind": "container", "text": "cut: planted-key"}],
+            "notes": [
+                {"kind": "container", "text": "cut: planted-key"},
+                {"kind": "model", "text": "not erased: the mean of PLANTED-KEY"},
+            ],
             "advice": "PLANTED-KEY has 17.25",
             "epsilon": 17.25,
         }
         return told | {"log_evidence_ratio": 17.25}
-
-    not_erased = ("not erased: the mean of PLANTED-KEY",)
 
 
 def telling(project, erased):

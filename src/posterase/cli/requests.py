@@ -233,7 +233,7 @@ def requests_list(
         due = f"{each.due_at} LATE" if each.late(now) else each.due_at
         rows = "" if each.rows is None else str(each.rows)
         lines.append((each.subject_request_id, each.project, each.state, each.regulation, due, rows))
-    print_table(lines)
+    print_table(lines, urgent=[place for place, each in enumerate(found) if each.late(now)])
 
 
 @requests.command("show")

@@ -17,7 +17,7 @@ from posterase.data.row_source import is_streamed
 from posterase.data.selection import Block, RowTable
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import fingerprint
-from posterase.draws.notes import NoteKind
+from posterase.draws.notes import Assumption, AssumptionScope
 from posterase.errors import (
     CoupledRowsError,
     ImproperPosteriorError,
@@ -41,11 +41,26 @@ OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonF
 """Errors that are about the rows that were asked for: such a request is refused, others go on."""
 
 ASSUMPTIONS = (
-    "the draws before the erasure were draws of the model's posterior of all rows",
-    "the model's likelihood and prior, as the project's code states them, are those that the draws were sampled with",
-    "all rows of the subject are found by the project's column of subjects",
-    "ε is an estimate with a standard error, and speaks of one draw's distribution, not of all draws together",
+    Assumption("all", "the draws before the erasure were draws of the model's posterior of all rows"),
+    Assumption(
+        "all",
+        "the model's likelihood and prior, as the project's code states them, are those that the draws were sampled "
+        "with",
+    ),
+    Assumption("subjects", "all rows of the subject are found by the project's column of subjects"),
+    Assumption(
+        "all",
+        "ε is an estimate with a standard error, and speaks of one draw's distribution, not of all draws together",
+    ),
+    Assumption("named rows", "the rows that were named are all that were to be erased"),
 )
+"""What certificates take for granted."""
+
+
+def assumptions(scope: AssumptionScope) -> tuple[str, ...]:
+    """List the assumptions of erasures of one scope, in words."""
+    return tuple(each.text for each in ASSUMPTIONS if each.scope in ("all", scope))
+
 
 DATA_GROUPS = ("observed_data", "constant_data")
 
@@ -71,7 +86,7 @@ class Opened:
             change = self.model.change(remove=list(rows))
             result = erase(self.model, self.draws, change, random_seed=seed, policy=self.policy, spent=spent)
         except OF_A_REQUEST as error:
-            return Tried(None, (type(error).__doc__ or "").splitlines()[0])  # its own text may hold values of rows
+            return Tried(None, error.public_reason)  # its own text may hold values of rows
         verdict = result.to_dict()["verdict"]
         return Tried(
             result, "" if verdict["accepted"] else f"{verdict['reason']}. {as_settings(verdict['advice'] or '')}"
@@ -101,20 +116,6 @@ class Tried:
         """A digest of the data that are left."""
         assert self.result is not None
         return data_digest(self.result.model, self.result.draws)
-
-    @property
-    def not_erased(self) -> tuple[str, ...]:
-        """The verdict's notes about rows that were read otherwise, and about what stays."""
-        return self._notes("rows", "model", "preprocessing")
-
-    @property
-    def rests_on(self) -> tuple[str, ...]:
-        """The verdict's notes about the draws that went in."""
-        return self._notes("input")
-
-    def _notes(self, *kinds: NoteKind) -> tuple[str, ...]:
-        assert self.result is not None
-        return tuple(note.text for note in self.result.verdict.notes if note.kind in kinds)
 
     def save(self, path: Path) -> None:
         """Write the new draws."""
@@ -146,7 +147,7 @@ def open_project(project: Project, erased: WasErased) -> Opened:
             "leave their rows out: build(draws, erased), and at the source. Where they came back of their own will: "
             "posterase requests register FILE --returned.",
         )
-    facts = Facts(data_digest(model, draws), code, versions(), hardware(), ASSUMPTIONS)
+    facts = Facts(data_digest(model, draws), code, versions(), hardware(), assumptions("subjects"))
     return Opened(project, model, draws, table, policy, facts)
 
 
