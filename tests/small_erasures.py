@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posterase.projects.spec import Project
-from posterase.record.runs import Facts, WasErased
+from posterase.projects.spec import Project, WasErased
+from posterase.record.runs import Facts
 
 ROWS_EACH = 3
 

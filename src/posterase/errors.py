@@ -350,12 +350,6 @@ class InputFileError(PosteraseError, OSError):
     public_reason = "A file cannot be read as draws."
 
 
-class JobError(PosteraseError, ValueError):
-    """A job of the command line that cannot be read, or whose parts cannot be found."""
-
-    public_reason = "The job file is not valid."
-
-
 class DatasetError(PosteraseError, OSError):
     """Files of a data set that are not here and cannot be fetched, or are not the official ones."""
 
@@ -396,9 +390,9 @@ class WrongStateError(RequestError):
 
 
 class ProjectError(RecordError, ValueError):
-    """A project file that cannot be read, or whose parts cannot be found."""
+    """A project or job file that cannot be read, or whose parts cannot be found."""
 
-    public_reason = "The project file is not valid."
+    public_reason = "The project or job file is not valid."
 
 
 class ClockError(RecordError):

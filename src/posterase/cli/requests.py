@@ -140,7 +140,8 @@ def requests_register(
     Example: `posterase requests register radon.toml`
     """
     with opened_record(record, folder) as opened:
-        from posterase.projects.loading import open_project, policy_of
+        from posterase.projects.builders import policy_of
+        from posterase.projects.loading import open_project
         from posterase.projects.spec import Project
         from posterase.record.consistency import definition_digest
 

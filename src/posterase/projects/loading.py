@@ -31,9 +31,9 @@ from posterase.ladder.policy import Policy
 from posterase.ladder.result import Result
 from posterase.model.base import AbstractModel
 from posterase.projects.advice import as_settings
-from posterase.projects.builders import builder, open_stored, policy_from
-from posterase.projects.spec import Project
-from posterase.record.runs import Facts, WasErased, place_of
+from posterase.projects.builders import builder, open_fit, policy_of
+from posterase.projects.spec import Project, WasErased
+from posterase.record.runs import Facts, place_of
 from posterase.runtime.text import did_you_mean, written
 from posterase.version import __version__
 
@@ -126,11 +126,8 @@ class Tried:
 def open_project(project: Project, erased: WasErased) -> Opened:
     """Open the draws of a project, with the model that its function or bridge builds."""
     policy = policy_of(project)
-    if project.model is None:
-        fit = open_stored(project.draws_path, project.row_dim, project.preprocessing)
-    else:
-        build = builder(project.model, project.folder, wrong=ProjectError, failed=_failed)
-        fit = build(project.draws_path, erased)
+    build = None if project.model is None else builder(project.model, project.folder, failed=_failed)
+    fit = open_fit(project, build, erased)
     model, draws, table, code = fit
     known = [block for block in table.blocks if block.column(project.subject) is not None]
     if not known:
@@ -157,11 +154,6 @@ def _present(table: RowTable, block: Block, name: str) -> Iterator[Any]:
     column = block.column(name)
     assert column is not None
     return (value for row, value in enumerate(column.tolist(), at.start) if row not in table.absent)
-
-
-def policy_of(project: Project) -> Policy:
-    """The project's policy."""
-    return policy_from(project.policy, ProjectError)
 
 
 def data_digest(model: AbstractModel, draws: Draws) -> bytes:

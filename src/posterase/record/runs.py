@@ -22,7 +22,7 @@ import hashlib
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,7 +41,7 @@ from posterase.errors import (
     RecordError,
     RequestError,
 )
-from posterase.projects.spec import Project
+from posterase.projects.spec import Project, WasErased
 from posterase.record.certificate import NOTHING_HELD, issue, notes_about
 from posterase.record.consistency import definition_digest
 from posterase.record.deadlines import text_of
@@ -128,9 +128,6 @@ class OpenedProject(Protocol):
     def erase(self, rows: Sequence[int], seed: int | None, spent: float) -> Attempt:
         """Try to erase rows. Without a seed, random numbers come from the operating system."""
 
-
-WasErased = Callable[[Iterable[Any]], list[bool]]
-"""Which of these subjects were erased from the project before."""
 
 Opener = Callable[[Project, WasErased], OpenedProject]
 """Opens a project's draws and model. The record knows no statistics: it is handed this."""

@@ -1,17 +1,15 @@
-"""Files that appear whole or not at all, folders of the user's, and files to read."""
+"""Files that appear whole or not at all, and folders of the user."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from posterase.errors import OutputError, PosteraseError
+from posterase.errors import OutputError
 
 
 def cache_folder() -> Path:
@@ -70,13 +68,3 @@ def written_whole(path: str | os.PathLike[str], *, private: bool = False) -> Ite
         raise
     finally:
         beside.unlink(missing_ok=True)
-
-
-def read_toml(path: Path, wrong: type[PosteraseError]) -> dict[str, Any]:
-    """The values of a TOML file; `wrong` is the error where it is none."""
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise wrong(f"{str(path)!r} cannot be read: {error.strerror}.", "check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise wrong(f"{str(path)!r} is not TOML: {error}.", "mend it there.") from None
