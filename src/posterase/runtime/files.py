@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import platformdirs
+
 from posterase.errors import OutputError
 
 
 def cache_folder() -> Path:
-    """The user's cache, by the XDG rule: what `pooch.os_cache("posterase")` says on Linux."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "posterase"
+    """The user's cache: `~/.cache/posterase`, or in `XDG_CACHE_HOME`, on Linux. `pooch.os_cache` has the same."""
+    return platformdirs.user_cache_path("posterase", appauthor=False)
 
 
 def make_folder(folder: Path) -> Path:
