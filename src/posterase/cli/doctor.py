@@ -27,7 +27,7 @@ EXTRAS = {
     "zarr": ("zarr",),
     "parquet": ("pyarrow",),
     "data": ("pooch", "scikit-learn"),
-    "record": ("sqlalchemy", "alembic", "cryptography"),
+    "record": ("sqlalchemy", "alembic", "cryptography", "filelock"),
     "postgresql": ("psycopg",),
     "service": ("fastapi", "uvicorn", "jinja2"),
 }

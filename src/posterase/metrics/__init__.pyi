@@ -32,7 +32,9 @@ from .stein import Stein as Stein
 from .stein import kernel_stein as kernel_stein
 from .table import Assessment as Assessment
 from .table import Figure as Figure
+from .table import Judgement as Judgement
 from .table import NotMeasured as NotMeasured
+from .table import Outcome as Outcome
 from .timing import Timed as Timed
 from .timing import timed as timed
 from .toolbox import Estimate as Estimate

@@ -447,7 +447,7 @@ def _knowledge_removal(work: Comparison) -> Found:
         pairs = [[nearest_neighbour_kl(*each).value for each in zip(runs[one], runs[o], strict=True)] for o in others]
         return np.mean(pairs, axis=0)
 
-    refits = [label for label in runs if label.startswith("refit")]
+    refits = work.refit_labels
     by_run = {label: of(label, refits) for label in ("origin", "erased")}
     among = np.mean([of(a, [b]) for a, b in combinations(refits, 2)], axis=0)
     origin, erased, floor = (mean_of(each) for each in (by_run["origin"], by_run["erased"], among))
