@@ -284,6 +284,7 @@ ENTRIES = {
         model_of_places(), SAMPLER, pe.start_chains(0, model_of_places(), SAMPLER, {"mean": np.zeros(2)}), 4
     ),
     "divergence": lambda: pe.metrics.divergence(model_of_places(), some_draws(), model_of_places().change(remove=[3])),
+    "row influence": lambda: pe.metrics.forget_sets(0, model_of_places(), some_draws(), 3),
     "live": lambda: live_shift(model_of_places()),
     "assess": lambda: pe.assess(model_of_places(), some_draws(), some_draws(1), rows=[3]),
     "predictor": lambda: assessed(predictor=lambda p, data: p["mean"] + HELD[data["place"]]),
