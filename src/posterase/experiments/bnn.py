@@ -46,7 +46,6 @@ from posterase.methods.unconverged.rewind import Rewind
 from posterase.methods.unconverged.rounds import RoundsEraser
 from posterase.model.change import Change
 from posterase.model.factorised import Model
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import NoiseFreePhase, Sampler, State
 from posterase.sampling.schedules import PolynomialSteps
@@ -545,7 +544,6 @@ class Block(NamedTuple):
     """Methods that gave no network at all, and why."""
 
 
-@programs_kept()
 def run(
     settings: Settings,
     *,

@@ -29,7 +29,6 @@ from jaxtyping import Array, ArrayLike, Key
 
 from posterase.data.leakage import lagged
 from posterase.data.selection import table_of
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.draws.notes import Note
 from posterase.draws.objections import Objection
@@ -50,15 +49,14 @@ from posterase.model.change import Change
 from posterase.model.densities import LogDensity, LogRatio
 from posterase.model.stored import GIVE_THE_MODEL
 from posterase.numerics.densities import unconstrained
-from posterase.numerics.failures import raises_own_errors
+from posterase.numerics.failures import entry_point
 from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import check_informed, informed_draws
 from posterase.numerics.weights import first_half, independent_groups, parameter_ess
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type, once
-from posterase.runtime.compilation_cache import compile_in_background, programs_kept
-from posterase.runtime.garbage import rare_collections
+from posterase.runtime.compilation_cache import compile_in_background
 from posterase.runtime.optional import import_in_background
 from posterase.runtime.prng import as_key, fresh_key, numbered
 from posterase.runtime.progress import shown
@@ -91,10 +89,7 @@ LADDER: tuple[Method, ...] = (Reweight(), Transport(), Rejuvenate())
 """The ladder, but for the refit."""
 
 
-@rare_collections()
-@programs_kept()
-@raises_read_errors
-@raises_own_errors
+@entry_point(converts_failures=True)
 def erase(
     model: AbstractModel,
     draws: Draws,

@@ -21,7 +21,6 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
 from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
@@ -31,10 +30,10 @@ from posterase.model.change import Change
 from posterase.model.densities import Split, split
 from posterase.model.stored import needs_density
 from posterase.numerics.densities import unconstrained
+from posterase.numerics.failures import entry_point
 from posterase.numerics.propriety import check_informed
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import is_known
 from posterase.runtime.prng import as_key
 
@@ -151,8 +150,7 @@ class Method(eqx.Module):
         if self.needs_density and not model.has_density:
             raise needs_density(f"the density, which {type(self).__name__} needs,")
 
-    @programs_kept()
-    @raises_read_errors
+    @entry_point
     def __call__(
         self,
         key: Key[Array, ""] | int,

@@ -31,7 +31,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
 from posterase.metrics.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
@@ -51,9 +50,10 @@ from posterase.model.change import Change
 from posterase.model.densities import LogDensity
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
+from posterase.numerics.failures import entry_point
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.runtime import sharding
-from posterase.runtime.compilation_cache import programs_kept, suspend_cache
+from posterase.runtime.compilation_cache import suspend_cache
 from posterase.runtime.prng import as_key
 from posterase.runtime.progress import shown
 
@@ -86,8 +86,7 @@ class RowLikelihoods(eqx.Module):
         return self.model.log_rows(params, self.rows)
 
 
-@programs_kept()
-@raises_read_errors
+@entry_point
 def assess(
     model: AbstractModel,
     before: Draws,

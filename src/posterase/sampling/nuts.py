@@ -18,12 +18,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError
 from posterase.model.base import AbstractModel
+from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import all_digits, cast_floats, widest_float
 from posterase.runtime.prng import as_key
 from posterase.sampling.mixing import mixing
@@ -62,8 +61,7 @@ class NutsSampled(NamedTuple):
     diagnostics: NutsDiagnostics
 
 
-@programs_kept()
-@raises_read_errors
+@entry_point
 def nuts(
     key: Key[Array, ""] | int,
     model: AbstractModel,

@@ -13,13 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DivergedError, DrawsShapeError
 from posterase.model.base import AbstractModel
+from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_int, check_type
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import numbers_as_arrays
 from posterase.runtime.prng import as_key
 from posterase.sampling.batches import check_batch, density, present_rows
@@ -37,7 +36,7 @@ class Sampled(NamedTuple):
     state: State
 
 
-@programs_kept()
+@entry_point
 def start_chains(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
     check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
@@ -58,8 +57,7 @@ def initial_points(initial: PyTree) -> Draws:
     return Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
 
 
-@programs_kept()
-@raises_read_errors
+@entry_point
 def sample(
     model: AbstractModel,
     sampler: Sampler,

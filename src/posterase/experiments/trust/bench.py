@@ -36,6 +36,7 @@ from posterase.experiments.trust.families import Data, Family, families
 from posterase.ladder.erase import erase
 from posterase.ladder.policy import Policy
 from posterase.ladder.result import Result
+from posterase.runtime.compilation_cache import enable_compilation_cache
 from posterase.sampling.nuts import nuts
 
 CHAINS, DRAWS = 4, 1000
@@ -302,7 +303,8 @@ def run(
 
 
 def _settle() -> None:
-    """One core a process, so that seconds of an erasure and of a refit can be compared."""
+    """Prepare a process: one core, so that seconds of an erasure and of a refit can be compared; one shared cache."""
+    enable_compilation_cache()
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
