@@ -13,6 +13,7 @@ import numpy as np
 import posterase as pe
 from benchmarks.harness import Ratio, compare
 from posterase.experiments import gmm
+from posterase.experiments.recipes import SAMPLERS
 from posterase.sampling.batches import BatchDensity, draw, present_rows
 
 REQUESTS = 10
@@ -43,7 +44,7 @@ def arithmetic(settings: gmm.Settings, model: pe.Model) -> Callable[[], Any]:
 
 
 def run() -> Iterator[Ratio]:
-    for name in gmm.SAMPLERS:
+    for name in SAMPLERS:
         settings = gmm.Settings(sampler=name, chains=1)
         points = gmm.make_points(settings)
         model = gmm.make_model(settings, points)

@@ -63,9 +63,11 @@ from .numerics.solvers import Solver as Solver
 from .runtime.compilation_cache import enable_compilation_cache as enable_compilation_cache
 from .runtime.sharding import join_processes as join_processes
 from .runtime.sharding import mesh as mesh
+from .sampling.cyclical_sgld import CyclicalSGLD as CyclicalSGLD
 from .sampling.laplace import LaplaceFit as LaplaceFit
 from .sampling.nuts import NutsSampled as NutsSampled
 from .sampling.nuts import nuts as nuts
+from .sampling.psgld import PSGLD as PSGLD
 from .sampling.resume import load_state as load_state
 from .sampling.resume import save_state as save_state
 from .sampling.sample import Sampled as Sampled
@@ -75,8 +77,10 @@ from .sampling.sampler import NoiseFreePhase as NoiseFreePhase
 from .sampling.sampler import Sampler as Sampler
 from .sampling.sampler import State as State
 from .sampling.schedules import ConstantSteps as ConstantSteps
+from .sampling.schedules import CyclicalSteps as CyclicalSteps
 from .sampling.schedules import PolynomialSteps as PolynomialSteps
 from .sampling.schedules import Schedule as Schedule
 from .sampling.sghmc import SGHMC as SGHMC
 from .sampling.sgld import SGLD as SGLD
+from .sampling.sgnht import SGNHT as SGNHT
 from .version import __version__ as __version__

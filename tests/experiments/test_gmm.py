@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import posterase as pe
 from posterase.cli import main
 from posterase.experiments import gmm
+from posterase.experiments.recipes import SAMPLERS
 
 SMALL = gmm.Settings(
     points=400, removed_per_cluster=80, iterations=400, neumann_order=8, chains=2, draws=10, thin=10, seed=1
@@ -135,7 +136,7 @@ def test_the_demo_from_the_command_line(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", gmm.SAMPLERS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_papers_experiment_in_full(sampler):
     """Processed centres are nearer to the target than the original ones, and come within reach of the floor."""
     full = gmm.run(gmm.Settings(sampler=sampler, chains=16, ablation=False))

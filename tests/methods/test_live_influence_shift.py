@@ -104,15 +104,15 @@ def test_velocities_are_drawn_anew(x64):
     """What is left of the old velocity after a request does not depend on it."""
     sampler = frozen(SGHMC)
     model, state = begin(sampler)
-    other = state._replace(velocity=jax.tree.map(lambda leaf: leaf * 0.5, state.velocity))
+    other = state._replace(extra=jax.tree.map(lambda leaf: leaf * 0.5, state.extra))
     method = LiveInfluenceShift(order=2, scale=0.2)
     one, two = (method(model, sampler, each, REQUESTS) for each in (state, other))
-    np.testing.assert_array_equal(one.state.velocity["beta"], two.state.velocity["beta"])
+    np.testing.assert_array_equal(one.state.extra.velocity["beta"], two.state.extra.velocity["beta"])
     assert one.dropped == ("velocity",)
     # And it shares its random numbers with nothing: the noise of the last step is another.
     keys = jax.vmap(step_keys)(one.state.key, one.state.step)
     noise = jax.vmap(lambda key: jax.random.normal(key, (3,)))(keys.noise)
-    velocity = one.state.velocity["beta"] / jnp.sqrt(1e-22)
+    velocity = one.state.extra.velocity["beta"] / jnp.sqrt(1e-22)
     assert not np.isclose(velocity, noise).any()
 
 

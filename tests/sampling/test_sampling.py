@@ -23,7 +23,7 @@ from posterase.sampling.mixing import chain_agreement, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.resume import load_state, save_state
 from posterase.sampling.sample import _put, _room, sample, start_chains
-from posterase.sampling.sampler import NoiseFreePhase, step_keys
+from posterase.sampling.sampler import NoiseFreePhase, Step, step_keys
 from posterase.sampling.schedules import ConstantSteps, PolynomialSteps
 from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
@@ -114,9 +114,9 @@ def test_the_noise_as_the_paper_prints_it_is_rejected():
     """2√η W instead of √(2η) W: variances twice as large."""
 
     class AsPrinted(SGLD):
-        def update(self, theta, velocity, ascent, step_size, noise):
-            louder = jax.tree.map(lambda w: jnp.sqrt(2.0) * w, noise)
-            return super().update(theta, velocity, ascent, step_size, louder)
+        def update(self, theta, extra, ascent, step):
+            louder = jax.tree.map(lambda w: jnp.sqrt(2.0) * w, step.noise)
+            return super().update(theta, extra, ascent, step._replace(noise=louder))
 
     step = 0.1 / np.linalg.eigvalsh(KNOWN.precision(EVERYTHING))[-1]
     model = KNOWN.model()
@@ -137,7 +137,8 @@ def test_sgld_is_blackjaxs_given_the_same_noise(x64):
     theta, key = {"beta": jnp.array([0.3, -0.5])}, jax.random.key(7)
     noise = blackjax.util.generate_gaussian_noise(key, theta)
     ascent = jax.grad(model.log_density)(theta)
-    ours, _ = sampler.update(theta, theta, ascent, jnp.array(1e-3), noise)
+    step = Step(jnp.array(1), jnp.array(1e-3), jnp.array(40), noise)
+    ours, _ = sampler.update(theta, None, ascent, step)
     theirs = blackjax.sgld(lambda position, _: jax.grad(model.log_density)(position)).step(key, theta, None, 1e-3)
     np.testing.assert_allclose(ours["beta"], theirs["beta"], rtol=1e-12)
 
@@ -243,7 +244,7 @@ def test_files_of_another_run_are_refused(tmp_path):
     others = {
         "data": (model.without(model.change(remove=[3])), sampler, state, "rows was 40 there and is 39 here"),
         "sampler": (model, SAMPLERS["SGHMC"], state, "sampler was 'SGLD'"),
-        "schedule": (model, SGLD(PolynomialSteps(2e-3), batch=8), state, "schedule was"),
+        "schedule": (model, SGLD(PolynomialSteps(2e-3), batch=8), state, "sampler.schedule.a was"),
         "batch": (model, SGLD(PolynomialSteps(1e-3), batch=9), state, "batch was 8 there and is 9 here"),
         "chains": (model, sampler, start_chains(0, model, sampler, at(0.0, 5)), "parameters was"),
         "prior": (dataclasses.replace(KNOWN, prior=0.5).model(), sampler, state, "another log density"),
@@ -324,7 +325,7 @@ def test_velocities_start_from_their_law(x64):
     """v₀ ~ N(0, η₀ I), at the start or when sampling begins after a phase without noise."""
     model = KNOWN.model()
     eta = float(PolynomialSteps(1e-3)(jnp.array(1)))
-    at_start = start_chains(0, model, SGHMC(PolynomialSteps(1e-3)), at(0.0, 5000)).velocity["beta"]
+    at_start = start_chains(0, model, SGHMC(PolynomialSteps(1e-3)), at(0.0, 5000)).extra.velocity["beta"]
     assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, eta))
     with rejected():
         assert_moments(np.asarray(at_start), np.zeros(2), np.full(2, 1.2 * eta))

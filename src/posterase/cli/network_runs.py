@@ -18,18 +18,17 @@ from posterase.cli.output import Said, print_line
 from posterase.cli.progress_bars import bars, shown_on
 from posterase.errors import InvalidOptionError, MissingExtraError, OutputError, PosteraseError
 from posterase.experiments import bnn, bnn_files, bnn_page, bnn_results, bnn_speed, bnn_tables, datasets
+from posterase.experiments.recipes import named_samplers
 from posterase.experiments.stages import Stages
 from posterase.runtime.files import make_folder, written_whole
 
-SAMPLERS = ("sgld", "sghmc", "both")
 OPTIONAL = [name for name in bnn.METHODS if name not in ("retrain", "origin")]
 
 
 def chosen(dataset: str, sampler: str, removed: int | None, quick: bool, **changes: Any) -> list[bnn.Settings]:
     """The blocks that were asked for."""
-    if sampler not in SAMPLERS:
-        raise InvalidOptionError(f"--sampler is {sampler!r}.", "use sgld, sghmc or both.")
-    blocks = [each for each in bnn.blocks(dataset, quick=quick, **changes) if sampler in (each.sampler, "both")]
+    names = named_samplers(sampler)
+    blocks = [each for each in bnn.blocks(dataset, quick=quick, **changes) if each.sampler in names]
     sizes = sorted({each.removed for each in blocks})
     if removed is not None and removed not in sizes:
         told = " or ".join(map(str, sizes))

@@ -20,11 +20,11 @@ from posterase.runtime.text import did_you_mean
 
 if TYPE_CHECKING:
     from posterase.experiments.posterior_bench import Done
+    from posterase.experiments.recipes import SamplerName
 
 reproduce = Commands(help="Run an experiment from nothing and write its figure and results.", no_args_is_help=True)
 bench = Commands(help="Measure methods on real posteriors and write the table.", no_args_is_help=True)
 
-SamplerName = Literal["sgld", "sghmc"]
 Out = Annotated[Path, typer.Option(help="Folder for figures and results; made where it is not there.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 
@@ -83,10 +83,9 @@ def reproduce_gmm(
 
     Example: `posterase reproduce gmm --sampler sgld --seed 1 --out /tmp`
     """
-    samplers: dict[str, tuple[SamplerName, ...]] = {"sgld": ("sgld",), "sghmc": ("sghmc",), "both": ("sgld", "sghmc")}
-    if sampler not in samplers:
-        raise InvalidOptionError(f"--sampler is {sampler!r}.", "use sgld, sghmc or both.")
-    said.json(_reproduce_gmm(said, out, seed, samplers[sampler], chains, ablation=True))
+    from posterase.experiments.recipes import named_samplers
+
+    said.json(_reproduce_gmm(said, out, seed, named_samplers(sampler), chains, ablation=True))
 
 
 @reproduce.command("diabetes")

@@ -38,6 +38,7 @@ from posterase.draws.draws import Draws
 from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
+from posterase.experiments.recipes import SamplerName, sampler_of
 from posterase.experiments.stages import Stage, Stages
 from posterase.methods.live_influence_shift import LiveInfluenceShift
 from posterase.methods.reweight import Reweight
@@ -49,10 +50,8 @@ from posterase.model.factorised import Model
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import NoiseFreePhase, Sampler, State
 from posterase.sampling.schedules import PolynomialSteps
-from posterase.sampling.sghmc import SGHMC
 from posterase.sampling.sgld import SGLD
 
-SamplerName = Literal["sgld", "sghmc"]
 METHODS = (
     "retrain",
     "floor",
@@ -287,9 +286,7 @@ def make_sampler(settings: Settings, n_rows: int) -> Sampler:
     """The paper's sampler, for so many rows."""
     schedule = PolynomialSteps(settings.rate / n_rows, 0.0, settings.decay)
     climb = NoiseFreePhase(settings.noise_free_steps, settings.rate / n_rows, settings.momentum)
-    if settings.sampler == "sgld":
-        return SGLD(schedule, batch=settings.batch, noise_free=climb)
-    return SGHMC(schedule, friction=settings.friction, batch=settings.batch, noise_free=climb)
+    return sampler_of(settings.sampler, schedule, batch=settings.batch, friction=settings.friction, noise_free=climb)
 
 
 def advance(model: Model, sampler: Sampler, state: State, steps: int, report: Callable[[int, int], None]) -> State:
@@ -503,10 +500,9 @@ def _only(draws: Draws) -> PyTree:
 
 
 def _after(problem: Problem, state: State, notes: dict[str, Any]) -> Arm:
-    """Chains that go on sampling the kept rows; their velocities are drawn anew."""
+    """Chains that go on sampling the kept rows; what their sampler carries beside theta is made anew."""
     sampler = make_sampler(problem.settings, problem.kept.n_rows)
-    velocity = jax.vmap(sampler.fresh_velocity)(state.key, state.theta, state.step + 1)
-    return Arm(state._replace(velocity=velocity), problem.kept, sampler, notes)
+    return Arm(jax.vmap(sampler.renew)(state), problem.kept, sampler, notes)
 
 
 def _looks(problem: Problem, state: State) -> Float[np.ndarray, "images classes"]:
@@ -559,7 +555,10 @@ def run(
     problem = prepare(settings, data)
     kept_stages = stages or Stages(None)
     initial = kept_stages.tree(
-        "pre-trained", depends_on(settings, "pre-trained"), lambda: pretrain(settings, data, report)
+        "pre-trained",
+        depends_on(settings, "pre-trained"),
+        lambda: pretrain(settings, data, report),
+        lambda: initial_weights(problem.network, jax.random.key(0), settings.chains),
     )
 
     def stage(name: str, group: dict[str, Any], model: Model, sampler: Sampler, make: Callable[[], Arm]) -> Arm:
@@ -567,7 +566,7 @@ def run(
             arm = make()
             return Stage(arm.state, {**arm.notes, "step_scale": _step_scale(arm.sampler)})
 
-        found = kept_stages.state(name, group, made)
+        found = kept_stages.state(name, group, made, lambda: start_chains(0, model, sampler, initial))
         factor = found.notes["step_scale"] / _step_scale(sampler)
         return Arm(found.state, model, sampler.rescaled(factor), found.notes)
 

@@ -18,6 +18,7 @@ from posterase.experiments.bnn_speed import MEASURED
 from posterase.experiments.bnn_tables import OURS, Result, name_of, note_of
 from posterase.experiments.bnn_variants import main_blocks, variant_grid, variants
 from posterase.experiments.grids import latex, markdown
+from posterase.experiments.recipes import SAMPLERS
 from posterase.runtime.files import make_folder, written_whole
 
 Pictures = UInt8[np.ndarray, "images height width channels"]
@@ -81,9 +82,9 @@ def read(folder: Path) -> list[Result]:
     return sorted(found, key=_order)
 
 
-def _order(result: Result) -> tuple[str, str, bool, int]:
+def _order(result: Result) -> tuple[str, str, int, int]:
     settings = result["settings"]
-    return result["variant"], settings["dataset"], settings["sampler"] != "sgld", settings["removed"]
+    return result["variant"], settings["dataset"], SAMPLERS.index(settings["sampler"]), settings["removed"]
 
 
 def _read_block(path: Path) -> Result:
@@ -96,6 +97,8 @@ def _read_block(path: Path) -> Result:
     settings = result.get("settings") if known else None
     if not isinstance(settings, dict) or not {"dataset", "sampler", "removed", "chains"} <= set(settings):
         raise InputFileError(f"{str(path)!r} does not hold the results of a block.", again)
+    if settings["sampler"] not in SAMPLERS:
+        raise InputFileError(f"{str(path)!r} is of an unknown sampler, {settings['sampler']!r}.", again)
     return result
 
 

@@ -30,16 +30,13 @@ from scipy.optimize import linear_sum_assignment
 
 from posterase.draws.draws import Draws
 from posterase.experiments.clock import Clock, Report, named
+from posterase.experiments.recipes import SamplerName, sampler_of
 from posterase.methods.live_influence_shift import LiveInfluenceShift, LiveResult
 from posterase.model.factorised import Model
 from posterase.sampling.sample import Sampled, sample, start_chains
 from posterase.sampling.sampler import Sampler
 from posterase.sampling.schedules import PolynomialSteps
-from posterase.sampling.sghmc import SGHMC
-from posterase.sampling.sgld import SGLD
 
-SamplerName = Literal["sgld", "sghmc"]
-SAMPLERS: tuple[SamplerName, ...] = ("sgld", "sghmc")
 PIECE = 10
 """Draws a compiled piece of a run: one size, so that all runs share one compilation."""
 
@@ -183,9 +180,7 @@ def make_model(settings: Settings, points: Points) -> Model:
 def make_sampler(settings: Settings, n_rows: int) -> Sampler:
     """The paper's sampler, with step sizes 4 · t^−0.5005 / N."""
     schedule = PolynomialSteps(settings.step_scale / n_rows, 0.0, settings.step_decay)
-    if settings.sampler == "sgld":
-        return SGLD(schedule, batch=settings.batch)
-    return SGHMC(schedule, friction=settings.friction, batch=settings.batch)
+    return sampler_of(settings.sampler, schedule, batch=settings.batch, friction=settings.friction)
 
 
 def make_eraser(settings: Settings) -> LiveInfluenceShift:

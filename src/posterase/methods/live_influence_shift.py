@@ -38,7 +38,7 @@ from posterase.runtime.checks import check_type
 from posterase.runtime.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, present_rows
 from posterase.sampling.sample import check_diverged, check_state
-from posterase.sampling.sampler import Sampler, State, step_keys
+from posterase.sampling.sampler import Sampler, State, check_sampler, step_keys
 from posterase.sampling.vectors import Unravel, of_vector, running, standing
 
 MOST_LOST = 1.0
@@ -65,7 +65,7 @@ class LiveResult:
     refused: Int[np.ndarray, " chain"]
     """Requests whose shift was refused, since the series diverged."""
     dropped: tuple[str, ...]
-    """Sampler state that saw the removed rows and was made anew."""
+    """Sampler state that saw the removed rows and was made anew: `("velocity",)` for SGHMC."""
     still_there: tuple[str, ...]
     """Sampler state that saw the removed rows and is still there."""
 
@@ -150,7 +150,7 @@ class LiveInfluenceShift(eqx.Module):
 
         Over a `mesh` of devices (`pe.mesh()`) each takes some of the chains, or of the rows.
         """
-        check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        check_sampler(sampler)
         check_state(model, state)
         changes, before, left = _stack(model, requests)
         check_batch(model, sampler.batch, left)
@@ -181,7 +181,14 @@ class LiveInfluenceShift(eqx.Module):
         if not self.rescale_steps:
             still_there.append(f"step sizes chosen for {before} rows")
         return LiveResult(
-            kept, live, state, shift, last_term, refused, dropped=("velocity",), still_there=tuple(still_there)
+            kept,
+            live,
+            state,
+            shift,
+            last_term,
+            refused,
+            dropped=sampler.renewable_parts(state.theta),
+            still_there=tuple(still_there),
         )
 
 
@@ -215,7 +222,7 @@ def _answer(
     shift: PyTree,
 ) -> tuple[Sampler, AbstractModel, State, PyTree, Float[Array, "requests chain"]]:
     """Requests one after the other, in one scan."""
-    state, unravel = running(state)
+    state, unravel = running(sampler, state)
 
     def request(carried: Carried, change: Change) -> tuple[Carried, Float[Array, " chain"]]:
         sampler, model, state, shift = carried
@@ -231,7 +238,7 @@ def _answer(
     none = jax.tree.map(jnp.zeros_like, state.theta)
     (sampler, model, state, by), last_term = jax.lax.scan(request, (sampler, model, state, none), changes)
     shift = jax.tree.map(jnp.add, shift, jax.vmap(unravel)(by))
-    return sampler, model, standing(state, unravel), shift, last_term
+    return sampler, model, standing(sampler, state, unravel), shift, last_term
 
 
 def _request(
@@ -258,7 +265,7 @@ def _request(
         return jax.grad(of_vector(density(key, model, curved_rows, method.batch), unravel))
 
     def step(state: State, _: None) -> tuple[State, None]:
-        return sampler.step(state, ascent_at), None
+        return sampler.step(state, ascent_at, rows.n), None
 
     def average(state: State, function: Callable[[State], PyTree]) -> tuple[State, PyTree]:
         """The mean of a function over the next `samples` states of the chain."""
@@ -309,9 +316,8 @@ def _request(
             state, _ = jax.lax.scan(step, state, length=method.samples * (method.order + 1))
             shift, last_term = jax.tree.map(jnp.zeros_like, state.theta), jnp.zeros(())
         theta = jax.tree.map(jnp.add, state.theta, shift)
-        # The velocity saw the removed rows: a new one is drawn, as at the start of a chain.
-        velocity = sampler.fresh_velocity(state.key, theta, state.step + 1)
-        return state._replace(theta=theta, velocity=velocity), shift, last_term
+        # What the sampler carries beside theta saw the removed rows: it is made anew, as at the start of a chain.
+        return sampler.renew(state._replace(theta=theta)), shift, last_term
 
     return jax.vmap(chain)(state)
 

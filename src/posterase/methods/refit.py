@@ -38,11 +38,11 @@ from posterase.numerics.cost import (
 )
 from posterase.numerics.densities import constrained
 from posterase.numerics.failures import numerical_failure
-from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.checks import check_int
 from posterase.sampling.mixing import MOST_RHAT, mixing
 from posterase.sampling.nuts import nuts
 from posterase.sampling.sample import sample, start_chains
-from posterase.sampling.sampler import Sampler
+from posterase.sampling.sampler import Sampler, check_sampler
 from posterase.sampling.warm_nuts import warm_nuts
 from posterase.sampling.warm_nuts import warm_start as coordinates_of
 
@@ -119,7 +119,7 @@ class Refit(Method):
 
     def __check_init__(self) -> None:
         if self.sampler is not None:
-            check_type(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule), or None for NUTS.")
+            check_sampler(self.sampler, instead=", or None for NUTS")
         check_int("warmup", self.warmup, 20)
         check_int("thin", self.thin, 1)
         check_int("warm", self.warm, 0)

@@ -18,11 +18,11 @@ from posterase.errors import DivergedError, DrawsShapeError
 from posterase.model.base import AbstractModel
 from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
-from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.checks import check_int
 from posterase.runtime.precision import numbers_as_arrays
 from posterase.runtime.prng import as_key
 from posterase.sampling.batches import check_batch, density, present_rows
-from posterase.sampling.sampler import Sampler, State
+from posterase.sampling.sampler import Sampler, State, check_sampler
 from posterase.sampling.vectors import of_vector, running, standing
 
 PIECES = 20
@@ -39,7 +39,7 @@ class Sampled(NamedTuple):
 @entry_point
 def start_chains(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
-    check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+    check_sampler(sampler)
     points = initial_points(initial)
     model.check(points)
     check_batch(model, sampler.batch)
@@ -81,9 +81,10 @@ def sample(
     check_int("thin", thin, 1)
     if piece is not None:
         check_int("piece", piece, 1)
-    check_type(sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+    check_sampler(sampler)
     check_batch(model, sampler.batch)
     check_state(model, state)
+    sampler.check_kept(state.step, thin, draws)
     settings = numbers_as_arrays(sampler)
     piece = piece or (draws if report is None else max(1, draws // PIECES))
     return sharding.run_over(mesh, lambda: _sample(model.spread(), settings, state, draws, thin, report, piece))
@@ -139,20 +140,20 @@ def _run(
 ) -> tuple[State, PyTree]:
     def chains(state: State, sampler: Sampler, model: AbstractModel, thin: int | Array) -> tuple[State, PyTree]:
         rows = present_rows(model.present)
-        state, unravel = running(state)
+        state, unravel = running(sampler, state)
 
         def ascent_at(key: Key[Array, ""], theta: PyTree) -> PyTree:
             return jax.grad(of_vector(density(key, model, rows, sampler.batch), unravel))(theta)
 
         def step(_: Int[Array, ""], state: State) -> State:
-            return jax.vmap(lambda chain: sampler.step(chain, ascent_at))(state)
+            return jax.vmap(lambda chain: sampler.step(chain, ascent_at, rows.n))(state)
 
         def draw(state: State, _: None) -> tuple[State, PyTree]:
             state = jax.lax.fori_loop(0, thin, step, state)
             return state, jax.vmap(lambda theta: model.constrain(unravel(theta)))(state.theta)
 
         state, thetas = jax.lax.scan(draw, state, length=draws)
-        return standing(state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
+        return standing(sampler, state, unravel), jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1), thetas)
 
     return sharding.each_part(chains, state, (sampler, model, thin))
 

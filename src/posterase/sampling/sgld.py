@@ -8,11 +8,10 @@ The paper prints 2√η_t W, which would sample the posterior at twice its tempe
 from __future__ import annotations
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key, PyTree
 
-from posterase.sampling.sampler import NoiseFreePhase, Sampler, combine
+from posterase.sampling.sampler import NoiseFreePhase, Sampler, Step, combine
 from posterase.sampling.schedules import Schedule
 
 
@@ -24,7 +23,7 @@ class SGLD(Sampler):
     schedule
         Step sizes: `PolynomialSteps(a, b, r)` or `ConstantSteps(step_size)`.
     batch
-        Rows a step. None: all of them.
+        Rows per step. None: all of them.
     noise_free
         A first phase without noise: `NoiseFreePhase(steps, step_size, momentum)`.
     """
@@ -33,11 +32,13 @@ class SGLD(Sampler):
     batch: int | None = eqx.field(default=None, static=True)
     noise_free: NoiseFreePhase | None = None
 
-    def start_velocity(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, theta)
+    def start_extra(self, key: Key[Array, ""], theta: PyTree, step_size: Float[Array, ""]) -> None:
+        return None
 
-    def update(
-        self, theta: PyTree, velocity: PyTree, ascent: PyTree, step_size: Float[Array, ""], noise: PyTree
-    ) -> tuple[PyTree, PyTree]:
-        moved = combine(lambda x, g, w: x + step_size * g + jnp.sqrt(2 * step_size) * w, theta, ascent, noise)
-        return moved, velocity
+    def update(self, theta: PyTree, extra: None, ascent: PyTree, step: Step) -> tuple[PyTree, None]:
+        return langevin(theta, ascent, step.size, step.noise), None
+
+
+def langevin(theta: PyTree, ascent: PyTree, step_size: Float[Array, ""], noise: PyTree) -> PyTree:
+    """θ + η g + √(2η) W."""
+    return combine(lambda x, g, w: x + step_size * g + jnp.sqrt(2 * step_size) * w, theta, ascent, noise)

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from posterase.numerics.curvature import ravel_draws
-from posterase.sampling.sampler import State
+from posterase.sampling.sampler import Sampler, State, map_extra
 
 Unravel = Callable[[Any], PyTree]
 """Parameters as a model has them, from those of a running chain."""
@@ -30,17 +30,26 @@ def as_vectors(thetas: PyTree) -> tuple[PyTree, Unravel]:
     return ravel_draws(thetas), unravel
 
 
-def running(state: State) -> tuple[State, Unravel]:
+def running(sampler: Sampler, state: State) -> tuple[State, Unravel]:
     """Chains as they run, and the way back for one chain's parameters."""
     theta, unravel = as_vectors(state.theta)
     if theta is state.theta:
         return state, unravel
-    return state._replace(theta=theta, velocity=ravel_draws(state.velocity)), unravel
+    return _converted(ravel_draws, sampler, state), unravel
 
 
-def standing(state: State, unravel: Unravel) -> State:
+def standing(sampler: Sampler, state: State, unravel: Unravel) -> State:
     """Chains as they are kept: the way back, for all of them."""
-    return state._replace(theta=jax.vmap(unravel)(state.theta), velocity=jax.vmap(unravel)(state.velocity))
+    return _converted(jax.vmap(unravel), sampler, state)
+
+
+def _converted(convert: Callable[[PyTree], PyTree], sampler: Sampler, state: State) -> State:
+    """A state whose parameters, and everything shaped like them, are converted."""
+    return state._replace(
+        theta=convert(state.theta),
+        extra=map_extra(convert, sampler, state.theta, state.extra),
+        momentum=None if state.momentum is None else convert(state.momentum),
+    )
 
 
 def of_vector(density: Callable[[PyTree], Float[Array, ""]], unravel: Unravel) -> Callable[[Any], Float[Array, ""]]:

@@ -8,7 +8,7 @@ some steps on the kept rows,
 There is no acceptance step, so nothing is exact and nothing is measured: neither k̂ nor ε. What speaks for the result
 is a comparison with refits (`posterase.match_refits`).
 
-The velocities of SGHMC are drawn anew: those that made the draws have seen the removed rows.
+What a sampler carries beside its parameters (velocities, running moments) starts anew: it has seen the removed rows.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from posterase.model.densities import LogDensity
 from posterase.numerics.cost import Cost
 from posterase.numerics.densities import batch_size
 from posterase.numerics.weights import parameter_ess
-from posterase.runtime.checks import check_int, check_type
+from posterase.runtime.checks import check_int
 from posterase.sampling.sample import sample, start_chains
-from posterase.sampling.sampler import Sampler
+from posterase.sampling.sampler import Sampler, check_sampler
 
 UNMEASURED = "how near the sampler came is not measured"
 
@@ -78,7 +78,7 @@ class ContinueSampling(Method):
     start: Method | None = None
 
     def __check_init__(self) -> None:
-        check_type(self.sampler, Sampler, "sampler", "use SGLD(schedule) or SGHMC(schedule).")
+        check_sampler(self.sampler)
         check_int("steps", self.steps, 1)
         if self.start is not None and (not isinstance(self.start, Method) or isinstance(self.start, ContinueSampling)):
             raise InvalidOptionError(
