@@ -198,7 +198,7 @@ def streamed(mesh) -> list[str]:
     read = pe.Model(model.log_prior, model.log_likelihood, pe.stream(dict(model.data)))
     try:
         pe.Reweight()(0, read, draws, read.change(remove=[1]), mesh=mesh)
-    except pe.errors.MeshError as error:
+    except pe.errors.InvalidOptionError as error:
         return [str(error)]
     return []
 

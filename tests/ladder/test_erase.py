@@ -293,7 +293,7 @@ def test_a_flat_prior_without_rows_is_refused(method):
         ).diagnostics.pareto_k
         < 0.7
     )
-    with pytest.raises(pe.errors.UnusedParameterError, match="double"):
+    with pytest.raises(pe.errors.ModelError, match="double"):
         method(0, model, pe.Draws({**params, "double": params["effect"] * 2}), model.change(remove=[3]))
 
 
@@ -600,7 +600,7 @@ def test_a_seed_is_a_number_or_a_key():
         "calibrate": lambda **given: pe.metrics.calibrate(pe.Reweight(), dict, dict, MODEL, [5], **given),
     }
     for call in calls.values():
-        with pytest.raises(pe.errors.InvalidKeyError, match="random_seed is True"):
+        with pytest.raises(pe.errors.InvalidTypeError, match="random_seed is True"):
             call(random_seed=True)
 
 

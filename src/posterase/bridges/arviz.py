@@ -35,12 +35,7 @@ from posterase.data.parameters import check_known
 from posterase.data.selection import Block
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import SAMPLE_DIMS, UNNAMED
-from posterase.errors import (
-    AmbiguousRowsError,
-    DrawsShapeError,
-    IntegerParametersError,
-    MissingGroupError,
-)
+from posterase.errors import AmbiguousRowsError, DrawsShapeError, InputFileError, InvalidTypeError
 from posterase.model.stored import LikelihoodBlock, StoredLikelihoods
 
 MAY_BE_DATA = (
@@ -125,7 +120,7 @@ def _parameters(posterior: xr.Dataset, axes: Axes, var_names: Sequence[str] | No
     real = [str(name) for name, values in posterior.data_vars.items() if values.dtype.kind == "f"]
     names = [name for name in real if not {*axes.rows, *axes.unknown} & set(posterior[name].dims)]
     if not names:
-        raise IntegerParametersError(
+        raise InvalidTypeError(
             f"the posterior has no real parameters but of single rows: {', '.join(map(str, posterior.data_vars))}.",
             "name those to weigh: var_names=[…].",
         )
@@ -141,7 +136,7 @@ def _likelihoods(groups: Mapping[str, xr.Dataset]) -> xr.Dataset:
     )
     found = groups["log_likelihood"]
     if not found.data_vars:
-        raise MissingGroupError("the group 'log_likelihood' is empty.", "store the log-likelihood of every row in it.")
+        raise InputFileError("the group 'log_likelihood' is empty.", "store the log-likelihood of every row in it.")
     return found
 
 

@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
 from posterase.draws.draws import Draws
-from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
+from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.recipes import SamplerName, sampler_of
@@ -595,7 +595,7 @@ def run(
         if name in methods:
             try:
                 arms[name] = stage(name, depends_on(settings, name), kept, of_kept, make)
-            except (DivergedError, NonFiniteResultError) as error:
+            except NonFiniteResultError as error:
                 failed[name] = error.problem
     return Block(problem, arms, failed)
 

@@ -32,7 +32,7 @@ from posterase.data.selection import table_of
 from posterase.draws.draws import Draws
 from posterase.draws.notes import Note
 from posterase.draws.objections import Objection
-from posterase.errors import DrawsShapeError, InvalidOptionError, NothingKeptError, RepeatedDrawsError
+from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError, NothingKeptError
 from posterase.ladder.climb import TOO_EXPENSIVE, Climb, exceeds_cost_of_refit
 from posterase.ladder.output import MOST_PARAMETERS, is_network
 from posterase.ladder.policy import ENOUGH_ESS, Policy
@@ -163,7 +163,7 @@ def erase(
             f"an erasure needs at least {FEWEST_DRAWS}, preferably a few hundred: sample more.",
         )
     if draws.n_distinct == 1:
-        raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
+        raise DifferentModelError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
     climbed = _ladder(methods, policy, model, draws)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
-from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
+from posterase.errors import InvalidTypeError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
@@ -167,7 +167,7 @@ class Method(eqx.Module):
         check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
         check_type(change, Change, "change", "make one: model.change(remove=[3, 17]).")
         if not is_known(*jax.tree.leaves((draws, model, change))):
-            raise InsideJitError(
+            raise InvalidTypeError(
                 f"{type(self).__name__} was called inside jax.jit, jax.vmap or jax.grad.",
                 "call it outside: a method compiles its own hot loops, and reads its diagnostics in between.",
             )

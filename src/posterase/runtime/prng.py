@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree, UInt32
 
-from posterase.errors import InvalidKeyError
+from posterase.errors import InvalidTypeError
 from posterase.runtime.fast_compilation import NONE, quick_jit
 from posterase.runtime.precision import as_jax
 
@@ -50,7 +50,7 @@ def as_key(key: object, name: str = "key") -> Key[Array, ""]:
         return key
     if isinstance(key, (jax.Array, np.ndarray)) and key.dtype == np.uint32 and key.shape == (2,):
         return jax.random.wrap_key_data(jnp.asarray(key))
-    raise InvalidKeyError(
+    raise InvalidTypeError(
         f"{name} is {_describe(key)}, which is not a random key.",
         f"pass a whole number ({name}=0) or one key from jax.random.key(0).",
     )

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.errors import DivergedError, InvalidOptionError
+from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
@@ -119,7 +119,7 @@ def _nuts(
     start = cast_floats(points.flat(), widest_float())  # as blackjax draws its momenta
     state, settings, warmed = _warm(for_warmup, model, jax.vmap(model.unconstrain)(start), warmup, target_acceptance)
     if not np.isfinite(settings["step_size"]).all():
-        raise DivergedError(
+        raise NonFiniteResultError(
             "the warm-up found no step size: the density is not finite around the initial points.",
             "start inside the support, near the mode, and check the model's functions there.",
         )

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.errors import DivergedError, DrawsShapeError
+from posterase.errors import DrawsShapeError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
@@ -159,11 +159,11 @@ def _run(
 
 
 def check_diverged(state: State) -> None:
-    """Raise `DivergedError`, with chain and step, where a chain is not finite."""
+    """Raise `NonFiniteResultError`, with chain and step, where a chain is not finite."""
     steps = np.atleast_1d(state.diverged)
     if (steps > 0).any():
         chain = int(np.argmax(steps > 0))
-        raise DivergedError(
+        raise NonFiniteResultError(
             f"chain {chain} was not finite after step {steps[chain]} ({(steps > 0).sum()} of {len(steps)} chains).",
             "use smaller steps (a of the order 1/rows), a larger offset b, or start nearer to the mode.",
         )

@@ -23,12 +23,7 @@ from posterase.data.selection import Block, RowTable, columns_of
 from posterase.draws.draws import Draws, groups_of
 from posterase.draws.inference_groups import SAMPLE_DIMS, Container, Grouping
 from posterase.draws.io import read_tree
-from posterase.errors import (
-    AmbiguousRowsError,
-    InvalidTypeError,
-    MissingGroupError,
-    WarmupDrawsError,
-)
+from posterase.errors import AmbiguousRowsError, DifferentModelError, InputFileError, InvalidTypeError
 
 DATA_GROUPS = ("constant_data", "observed_data")
 
@@ -43,7 +38,7 @@ def opened(source: Any) -> dict[str, xr.Dataset]:
             f"source is a {type(source).__name__}.", "pass a netCDF file, a zarr folder, a DataTree or InferenceData."
         )
     if "posterior" not in groups and "warmup_posterior" in groups:
-        raise WarmupDrawsError(
+        raise DifferentModelError(
             "there are draws from the warm-up only (warmup_posterior).", "sample on: warm-up draws are no posterior."
         )
     require_group(groups, "posterior", "pass the file that holds the posterior draws.")
@@ -61,7 +56,7 @@ def check_sampled(groups: Mapping[str, xr.Dataset]) -> None:
     """Refuse draws that a sampler says are from its warm-up."""
     tune = groups.get("sample_stats", xr.Dataset()).get("tune")
     if tune is not None and bool(tune.any()):
-        raise WarmupDrawsError(
+        raise DifferentModelError(
             f"{int(tune.sum())} of the draws are from the warm-up (sample_stats.tune).",
             "leave them out: idata.sel(draw=slice(tuning_steps, None)).",
         )
@@ -269,4 +264,4 @@ def sampled(groups: Mapping[str, xr.Dataset]) -> xr.DataTree:
 def require_group(groups: Mapping[str, xr.Dataset], name: str, advice: str) -> None:
     """Raise an error where the tree has no such group."""
     if name not in groups:
-        raise MissingGroupError(f"there is no group {name!r}; there are {', '.join(groups) or 'none'}.", advice)
+        raise InputFileError(f"there is no group {name!r}; there are {', '.join(groups) or 'none'}.", advice)
