@@ -51,7 +51,8 @@ class PSGLD(Sampler):
     decay
         α, at least 0 and below 1: the share of the second moments that a step keeps. Near 1 the bias is small.
     damping
-        λ, positive: bounds the preconditioner by 1/λ where gradients vanish.
+        λ, positive: bounds the preconditioner by 1/λ. A chain that starts where the gradient is zero takes a first step
+        of that scale.
     batch
         Rows per step. None: all of them.
     noise_free

@@ -12,6 +12,9 @@ friction ξ adapts until v has the temperature it should have, E vᵀv/d = η. G
 direction thus comes to be balanced by friction of about a + η B / 2. One number can balance only noise of the same size
 in all directions.
 
+Bias: with a steady ξ, the variance of a Gaussian comes out as 1 − ξ/2 of what it should be. Smaller steps make ξ
+smaller. ξ needs some 1/η steps for every unit that it changes: give it time before the first draw.
+
 References
 ----------
 .. [1] Ding, N., Fang, Y., Babbush, R., Chen, C., Skeel, R. D. and Neven, H. (2014). Bayesian sampling using stochastic
