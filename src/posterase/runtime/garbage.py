@@ -11,7 +11,7 @@ import gc
 import threading
 from collections.abc import Iterator
 
-RARE = 50000
+RARE = 50_000
 """New container objects between two collections of the youngest generation (Python: 700)."""
 
 _lock = threading.Lock()
