@@ -429,7 +429,7 @@ def run(*arguments):
 
 def test_from_file_to_file(fit, tmp_path):
     out, verdict, report = (tmp_path / name for name in ("kept.nc", "verdict.json", "report.html"))
-    files = ("--out", out, "--verdict", verdict, "--report", report)
+    files = ("--out", out, "--report", verdict, "--report", report)
     done = run(fit, "--rows", "person == 17", *files, "--preprocessing", "none")
     assert done.exit_code == 0, done.output
     assert "2 rows of 60: accepted by Reweight" in done.output
@@ -470,7 +470,7 @@ def test_exit_statuses(fit, tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("posterase.projects.builders.from_arviz", interrupted)
+    monkeypatch.setattr("posterase.projects.builders.find_bridge", interrupted)
     assert ended(monkeypatch, "erase", fit, "--rows", "3", "--out", tmp_path / "b.nc") == STOPPED == 130
     assert not (tmp_path / "b.nc").exists()
 

@@ -109,6 +109,11 @@ def test_every_help_page_can_be_printed(name):
     assert not re.search(r"(?i)<bool>|\bboolean\b|--\S+ +<list|\[default: \(", done.output)
 
 
+def test_the_help_of_erase_fits_on_a_screen():
+    done = CliRunner().invoke(app, ["erase", "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"})
+    assert len(done.output.strip("\n").splitlines()) <= 40, done.output
+
+
 def test_python_runs_the_package():
     ran = subprocess.run([sys.executable, "-m", "posterase", "--version"], capture_output=True, text=True, check=True)
     assert re.fullmatch(r"posterase \S+\n", ran.stdout)

@@ -90,7 +90,8 @@ PUBLIC = {"certificate": "certificate.json", "report": "report.html", "verdict":
 @pytest.mark.parametrize("model", [(), ("--model", "visits:build")], ids=["stored log-likelihoods", "model"])
 def test_what_a_job_publishes(worlds, model):
     def erase(here):
-        outputs = [word for name, file in PUBLIC.items() for word in (f"--{name}", file)]
+        options = {"certificate": "--certificate", "report": "--report", "verdict": "--report"}
+        outputs = [word for name, file in PUBLIC.items() for word in (options[name], file)]
         job = ("erase", "draws.nc", "--rows", "0-3", "--out", "kept.nc", "--preprocessing", "none", "--seed", 0)
         job = tuple(word for word in job if word not in ("--preprocessing", "none")) if model else job
         terminal = call(*job, *model, *outputs, "--diagnostics", "diagnostics.json")
@@ -109,8 +110,19 @@ def test_what_a_job_publishes(worlds, model):
 
 def test_what_a_refused_job_publishes(worlds):
     def refuse(here):
-        files = ("--report", "report.html", "--verdict", "verdict.json")
-        job = ("erase", "draws.nc", "--rows", "0-3", "--out", "kept.nc", "--ess", 7999, "--preprocessing", "none")
+        files = ("--report", "report.html", "--report", "verdict.json")
+        job = (
+            "erase",
+            "draws.nc",
+            "--rows",
+            "0-3",
+            "--out",
+            "kept.nc",
+            "--policy",
+            "ess=7999",
+            "--preprocessing",
+            "none",
+        )
         terminal = call(*job, *files, status=2)
         return [terminal, (here / "report.html").read_text(), (here / "verdict.json").read_text()]
 

@@ -211,9 +211,9 @@ def _sha256(path):
 def test_flags_alone_do_the_same_and_come_before_the_file(here):
     (here / "job.toml").write_text('draws = "fit.nc"\nrows = [3]\nout = "a.nc"\n[policy]\ness = 1999')
     flags = ("--preprocessing", "none", "--policy", "epsilon=0.04", "--seed", 3)
-    call("erase", "job.toml", "--by", "person", "--rows", "person-03,person-00", "--ess", 300, *flags)
+    call("erase", "job.toml", "--by", "person", "--rows", "person-03,person-00", "--policy", "ess=300", *flags)
     (here / "rows.txt").write_text("# two people\n0-3 12, 13\n14-15 # the last of them\n\n")
-    call("erase", "fit.nc", "--rows-file", "rows.txt", "--out", "b.nc", *flags)
+    call("erase", "fit.nc", "--rows", "@rows.txt", "--out", "b.nc", *flags)
     call("erase", "fit.nc", "--rows", 'person == "person-03" or person == "person-00"', "--out", "c.nc", *flags)
     first, *others = (np.asarray(pe.Draws.load(here / name).params["mu"]) for name in ("a.nc", "b.nc", "c.nc"))
     for each in others:
@@ -227,7 +227,7 @@ def test_values_of_a_column_from_a_file(here):
     tree["constant_data"] = tree["constant_data"].to_dataset().drop_vars("person")  # zarr has no words for text yet
     tree.to_zarr(here / "fit.zarr", consolidated=False)
     (here / "rows.txt").write_text('3, "0"\n# nobody else\n')
-    told = json.loads(call("erase", "fit.zarr", "--rows-file", "rows.txt", "--by", "number", "--out", "a.nc", "--json"))
+    told = json.loads(call("erase", "fit.zarr", "--rows", "@rows.txt", "--by", "number", "--out", "a.nc", "--json"))
     assert told["removed_rows"] == 8
     assert told["files"] == {"out": str(here / "a.nc")}
     assert pe.from_arviz(here / "a.nc")[0].n_rows == 92
@@ -241,11 +241,10 @@ def test_values_of_a_column_from_a_file(here):
         ("rows = [3]\n[policy]\nepsilon = -1", InvalidOptionError, "epsilon is -1.0"),
         ("rows = [3", ProjectError, "is not TOML"),
         ("rows = [3]\nfolder = '.'", ProjectError, "folder is where the file is"),
-        ("", ProjectError, "not said which rows"),
-        ("rows = [3]\nrows_file = 'rows.txt'", ProjectError, "said twice which rows"),
-        ("rows_file = 'nowhere.txt'", ProjectError, "cannot be read"),
-        ("rows_file = 'empty.txt'", ProjectError, "lists no rows"),
-        ("rows_file = 'wrong.txt'", RowsError, "wrong.txt, line 2: '9-3' is no row id"),
+        ("", ProjectError, "does not say which rows"),
+        ("rows = '@nowhere.txt'", ProjectError, "cannot be read"),
+        ("rows = '@empty.txt'", ProjectError, "lists no rows"),
+        ("rows = '@wrong.txt'", RowsError, "wrong.txt, line 2: '9-3' is no row id"),
         ("rows = []", RowsError, "empty list"),
         ("rows = [3, 'a']", RowsError, "mixes numbers with text"),
         ("rows = [[3]]", RowsError, "lists \\[3\\]"),
@@ -280,6 +279,32 @@ def test_what_is_wrong_is_told_before_draws_are_opened(here, monkeypatch, text, 
         call("erase", "job.toml")
     assert re.search(said, str(found.value).replace("\n", " ")), found.value
     assert {path.name for path in here.iterdir()} - {"__pycache__"} == before
+
+
+def test_values_that_begin_with_an_at_sign(here):
+    """They are quoted; else they name a file."""
+    assert Job.of(here / "fit.nc", rows='"@home", away', by="place").selection().rows == ["@home", "away"]
+    (here / "rows.txt").write_text("@home\naway\n")
+    assert Job.of(here / "fit.nc", rows="@rows.txt", by="place").selection().rows == ["@home", "away"]
+    with pytest.raises(ProjectError, match=r"'.*home' cannot be read"):
+        Job.of(here / "fit.nc", rows="@home", by="place").selection()
+
+
+def test_methods_by_their_names(here):
+    (here / "job.toml").write_text('draws = "fit.nc"\nrows = "12-15"\nout = "kept.nc"\nmethods = ["reweight"]\n')
+    planned = json.loads(call("erase", "job.toml", "--dry-run", "--json"))
+    assert [each["method"] for each in planned["methods"]] == ["Reweight"]
+    found = json.loads(call("erase", "job.toml", "--json"))
+    assert [each["name"] for each in found["methods"]] == ["Reweight"]
+    (here / "job.toml").write_text('draws = "fit.nc"\nrows = "12-15"\nout = "b.nc"\nmethods = ["rewieght"]\n')
+    with pytest.raises(InvalidOptionError, match="did you mean 'reweight'"):
+        call("erase", "job.toml")
+
+
+def test_one_report_of_each_kind(here):
+    files = ("--report", "a.json", "--report", "b.json")
+    with pytest.raises(OutputError, match=r"two files of one kind, 'a\.json' and 'b\.json'"):
+        call("erase", "fit.nc", "--rows", "3", "--out", "kept.nc", *files)
 
 
 @pytest.mark.parametrize(
@@ -356,7 +381,7 @@ def test_a_refused_job_writes_no_draws_and_no_certificate(here, monkeypatch, cap
     assert told["files"].keys() == {"report", "verdict", "diagnostics"}
     assert "Give the model as well: --model module:function" in told["verdict"]["advice"]
     assert "Refused: 8 rows of 100" in (here / "report.html").read_text()
-    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9", "--no-refit")
+    model = ("--rows", "12-15", "--model", "visits:build", "--policy", "ess=1e9", "--policy", "refit=false")
     assert ended(monkeypatch, "erase", "fit.nc", *model, "--out", "kept.nc") == REFUSED
     told = capsys.readouterr().out
     assert "or allow a refit: --policy refit=true." in told.lower()
@@ -432,7 +457,8 @@ def mode_of(path):
 
 def test_assessed_and_reported_from_files(here):
     refits = ("--refit", "refit-1.nc", "--refit", "refit-2.nc")
-    job = ("erase", "fit.nc", "--rows", "12-15", "--seed", 0, *refits)
+    (here / "against.toml").write_text('draws = "fit.nc"\nrefits = ["refit-1.nc", "refit-2.nc"]\n')
+    job = ("erase", "against.toml", "--rows", "12-15", "--seed", 0)
     call(*job, "--out", "kept.nc", "--diagnostics", "first.html", "--report", "report.html")
     assert "Against new fits" in (here / "first.html").read_text()
     assert "were also compared with 2 new fits" in (here / "report.html").read_text()
@@ -445,7 +471,7 @@ def test_assessed_and_reported_from_files(here):
     assert "needs the model's density" in told["left_out"]["Stein discrepancy KSD²"]
     with xr.open_datatree(here / "f.nc", engine="h5netcdf") as tree:
         assert tree.attrs["contains"] == "information about the removed rows"
-    call(*job, "--out", "again.nc", "--diagnostics", "figures.json", "--verdict", "verdict.json")
+    call(*job, "--out", "again.nc", "--diagnostics", "figures.json", "--report", "verdict.json")
     draws = ("--before", "fit.nc", "--after", "again.nc", *refits)
     call("report", "figures.json", *draws, "--assessment", "f.nc", "--out", "again.html")
     again = (here / "again.html").read_text()

@@ -259,7 +259,7 @@ def test_nothing_is_written_where_a_process_dies(tmp_path, victim, after):
     own[victim] |= {"DIES": after}
     processes = [
         subprocess.Popen(
-            [*typed, "--policy", "refit=true", "--ess", "100000"],  # it would take long
+            [*typed, "--policy", "refit=true", "--policy", "ess=100000"],  # it would take long
             cwd=tmp_path,
             env=each,
             stdout=subprocess.PIPE,

@@ -91,7 +91,7 @@ class DryRun(NamedTuple):
         if self.doubts:
             lines.append(f"Only a refit could be accepted: {'; '.join(self.doubts)}.")
         if not self.forecasts:
-            return [*lines, "No method would be tried. To allow a refit, leave out --no-refit, or refit = false."]
+            return [*lines, "No method would be tried. To allow a refit: --policy refit=true."]
         lines.append("Methods, in order; the first that passes ends the request:")
         return [*lines, *(f"  {each}" for each in self.forecasts), ESTIMATED]
 
@@ -107,10 +107,10 @@ ESTIMATED = (
 )
 
 
-def dry_run(fit: Fit, rows: Any, policy: Policy) -> DryRun:
-    """What an erasure of these rows would do."""
+def dry_run(fit: Fit, rows: Any, policy: Policy, chosen: Sequence[str] | None = None) -> DryRun:
+    """Forecast what an erasure of these rows would do, by the `chosen` methods or the ladder."""
     change = fit.model.change(remove=rows)
-    methods, doubts = planned(fit.model, fit.draws, policy)
+    methods, doubts = planned(fit.model, fit.draws, policy, chosen)
     forecasts = _forecast(fit.model, fit.draws, change, methods)
     kept = fit.model.n_rows
     return DryRun([int(row) for row in change.row_ids], kept, forecasts, [doubt.reason for doubt in doubts])

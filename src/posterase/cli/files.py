@@ -36,30 +36,18 @@ PREPROCESSING = (
     "Was anything (means, scales) computed from all rows before the fit? In words; none; or empty if unknown"
 )
 
-Source = Annotated[
-    Path, typer.Argument(help="A job file, JOB.toml; or draws in ArviZ's schema, a netCDF file or a zarr folder.")
-]
-Rows = Annotated[str | None, typer.Option(help='A condition, county == "ANOKA", or row ids: 3,17,40-49.')]
-RowsFile = Annotated[Path | None, typer.Option(help="Or a text file of row ids and ranges; # starts a comment.")]
-By = Annotated[
-    str | None, typer.Option(help="A column: then --rows lists its values, and all rows with these values are removed.")
-]
+Source = Annotated[Path, typer.Argument(help="JOB.toml, or draws (netCDF or zarr).", metavar="SOURCE")]
+Rows = Annotated[str | None, typer.Option(help="A condition, ids (3,17,40-49), or @FILE.", metavar="ROWS")]
+By = Annotated[str | None, typer.Option(help="The column whose values --rows lists.", metavar="COLUMN")]
 ModelName = Annotated[
-    str | None,
-    typer.Option("--model", help="module:function, build(draws) -> (model, draws). Default: stored log-likelihoods."),
+    str | None, typer.Option("--model", help="module:function that builds the model.", metavar="NAME")
 ]
-RowDim = Annotated[
-    list[str] | None,
-    typer.Option(help="Which axis of the log-likelihoods is the rows, if there are several.", metavar="NAME"),
-]
+RowDim = Annotated[list[str] | None, typer.Option(help="The axis of rows in log-likelihoods.", metavar="NAME")]
 Refits = Annotated[
     list[Path] | None,
     typer.Option("--refit", help="Draws of a new fit without the rows, to compare with; repeatable.", metavar="FILE"),
 ]
-JobSeed = Annotated[
-    int | None,
-    typer.Option(min=0, help="Seed of all random numbers, for tests. Default: fresh entropy."),
-]
+JobSeed = Annotated[int | None, typer.Option(help="For tests. Default: fresh entropy.", metavar="INT")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing files.")]
 
 
@@ -67,83 +55,48 @@ def erase(
     said: Said,
     source: Source,
     rows: Rows = None,
-    rows_file: RowsFile = None,
     by: By = None,
     model: ModelName = None,
-    out: Annotated[Path | None, typer.Option(help="The netCDF file to write.")] = None,
-    certificate: Annotated[
-        Path | None, typer.Option(help="A file for a signed certificate, as JSON. A refusal has none.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The netCDF file to write.", metavar="FILE")] = None,
+    certificate: Annotated[Path | None, typer.Option(help="A signed certificate, as JSON.", metavar="FILE")] = None,
     report: Annotated[
-        Path | None, typer.Option(help="A file for the report, a page of HTML; written for refusals too.")
-    ] = None,
-    verdict: Annotated[
-        Path | None, typer.Option(help="A file for the verdict, as JSON; written for refusals too.")
+        list[Path] | None,
+        typer.Option(help="Report .html, verdict .json; repeatable.", metavar="FILE"),
     ] = None,
     diagnostics: Annotated[
         Path | None,
         typer.Option(
-            help="A .json or .html file for all figures; written for refusals too. It contains information about the "
-            "removed rows (log p(removed | kept), k̂, ESS, ε, the draws before). Only its owner can read it (mode 0600)."
+            help="All figures (.html or .json). They contain information about the removed rows.", metavar="FILE"
         ),
     ] = None,
-    refit: Refits = None,
     row_dim: RowDim = None,
     preprocessing: Annotated[
-        str | None, typer.Option(help="What was computed from all rows before the fit, in words; or none.")
-    ] = None,
-    ess: Annotated[
-        float | None,
-        typer.Option(
-            min=1, help="The fewest effective draws. Default: 400, or a quarter of those of the draws, if that is less."
-        ),
+        str | None, typer.Option(help="What was computed from all rows, or none.", metavar="TEXT")
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
-            help="An entry of the policy, epsilon=0.01 or refit_seconds=60; repeatable.", metavar="NAME=VALUE"
-        ),
+        typer.Option(help="Such as ess=1000, refit=false; repeatable.", metavar="K=V"),
     ] = None,
-    no_refit: Annotated[
-        bool, typer.Option("--no-refit", help="Refuse where nothing but a new fit (NUTS) would pass. Default: refit.")
-    ] = False,
     seed: JobSeed = None,
     mesh: MeshName = None,
-    dry_run: Annotated[
-        bool,
-        typer.Option(
-            "--dry-run", help="Print the rows, the methods that would be tried and about how long they take; no more."
-        ),
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show rows, methods and times; no more.")] = False,
     force: Force = False,
     folder: KeysFolder = None,
 ) -> None:
     """Erase rows from draws: write new draws and, on request, a certificate and a report.
 
-    A job file can hold everything that the options say. Options override the job file. If the erasure is refused, only
-    report, verdict and diagnostics are written, and the exit status is 2.
-
-    The removed rows cannot be read from the figures in terminal output, report, verdict and certificate; from those of
-    --diagnostics they can.
+    Options override the job file. A refusal writes no draws and no certificate; its exit status is 2. The removed rows
+    cannot be read from the outputs, except --diagnostics.
 
     Example: `posterase erase fit.nc --rows 'county == "ANOKA"' --out kept.nc`
     """
     from posterase.ladder.erase import erase as erased
     from posterase.projects.jobs import Job, policy_flags
 
-    entries = (
-        policy_flags(policy or []) | ({} if ess is None else {"ess": ess}) | ({"refit": False} if no_refit else {})
-    )
-    selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
-    flags = {**selected, "seed": seed, "mesh": mesh}
-    outputs = {
-        "out": out,
-        "certificate": certificate,
-        "report": report,
-        "verdict": verdict,
-        "diagnostics": diagnostics,
-    }
-    job = Job.of(source, **flags, **outputs, preprocessing=preprocessing, refits=refit, policy=entries)
+    selected = {"rows": rows, "by": by, "model": model, "row_dim": row_dim}
+    flags = {**selected, "seed": seed, "mesh": mesh, "preprocessing": preprocessing}
+    outputs = {"out": out, "certificate": certificate, "diagnostics": diagnostics, **_by_kind(report or [])}
+    job = Job.of(source, **flags, **outputs, policy=policy_flags(policy or []))
     job.check_files()
     if dry_run:
         _print_dry_run(job, said)
@@ -164,6 +117,7 @@ def erase(
         fit.model.change(remove=removed),
         random_seed=job.seed,
         policy=job.rules,
+        methods=job.methods or None,
         refits=refits,
         progress=progress,
         mesh=over,
@@ -189,13 +143,27 @@ def erase(
     print_line("Whoever holds the draws before and after can reconstruct much of what was removed.")
 
 
+def _by_kind(reports: Sequence[Path]) -> dict[str, Path]:
+    """Tell the report, a page, from the verdict, JSON."""
+    found: dict[str, Path] = {}
+    for path in reports:
+        kind = "verdict" if path.suffix == ".json" else "report"
+        if kind in found:
+            raise OutputError(
+                f"--report names two files of one kind, {found[kind].name!r} and {path.name!r}.",
+                "name one .html and one .json file.",
+            )
+        found[kind] = path
+    return found
+
+
 def _print_dry_run(job: Job, said: Said) -> None:
     from posterase.cli.dry_run import dry_run
 
     selection, build = job.selection(), job.builder()
     with said.aside.status("opening the draws and their model"):
         fit = job.open(build)
-    found = dry_run(fit, selection.ids(fit.table), job.rules)
+    found = dry_run(fit, selection.ids(fit.table), job.rules, job.methods or None)
     for line in found.lines():
         print_line(line)
     said.json(found.to_dict())
@@ -322,7 +290,6 @@ def assess(
     after: Annotated[Path | None, typer.Option(help="The draws after the erasure. Default: the job's out.")] = None,
     refit: Refits = None,
     rows: Rows = None,
-    rows_file: RowsFile = None,
     by: By = None,
     model: ModelName = None,
     row_dim: RowDim = None,
@@ -348,7 +315,7 @@ def assess(
     from posterase.metrics.assessment import assess as assessed
     from posterase.projects.jobs import Job
 
-    selected = {"rows": rows, "rows_file": rows_file, "by": by, "model": model, "row_dim": row_dim}
+    selected = {"rows": rows, "by": by, "model": model, "row_dim": row_dim}
     flags = {**selected, "seed": seed, "mesh": mesh}
     job = Job.of(source, **flags, refits=refit, out=after)
     job.check_files()
@@ -389,7 +356,7 @@ def report(
     said: Said,
     source: Annotated[
         Path,
-        typer.Argument(help="What `posterase erase` wrote by --verdict or by --diagnostics, as JSON.", metavar="FILE"),
+        typer.Argument(help="JSON that `posterase erase` wrote by --report or by --diagnostics.", metavar="FILE"),
     ],
     out: Annotated[Path, typer.Option(help="The page of HTML to write.")],
     before: Annotated[Path | None, typer.Option(help="The draws before; needs --diagnostics.")] = None,
@@ -457,7 +424,8 @@ def _facts(path: Path) -> dict[str, Any]:
 
 def _no_verdict(path: Path) -> InputFileError:
     return InputFileError(
-        f"{str(path)!r} is no verdict of an erasure.", "give what posterase erase wrote by --verdict or --diagnostics."
+        f"{str(path)!r} is no verdict of an erasure.",
+        "give the JSON that posterase erase wrote by --report or --diagnostics.",
     )
 
 

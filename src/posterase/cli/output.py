@@ -29,7 +29,7 @@ from posterase.errors import PosteraseError
 from posterase.projects.advice import as_options
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document, for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; the exit status tells the rest.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only; see the exit status.")]
 
 OPTIONS = {"as_json": AsJson, "quiet": Quiet}
 SAID = "said"

@@ -15,7 +15,12 @@ RecordUrl = Annotated[
 ]
 KeysFolder = Annotated[
     Path | None,
-    typer.Option("--keys", envvar="POSTERASE_KEYS", help="The folder of keys. Default: ~/.config/posterase/keys."),
+    typer.Option(
+        "--keys",
+        envvar="POSTERASE_KEYS",
+        help="Keys. Default: ~/.config/posterase/keys.",
+        metavar="FOLDER",
+    ),
 ]
 
 

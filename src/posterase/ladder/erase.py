@@ -246,11 +246,13 @@ def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Method]) ->
     return "" if any(each.samples_anew for each in methods) else ADD
 
 
-def planned(model: AbstractModel, draws: Draws, policy: Policy) -> tuple[list[Method], list[Objection]]:
+def planned(
+    model: AbstractModel, draws: Draws, policy: Policy, methods: Sequence[Method | str] | None = None
+) -> tuple[list[Method], list[Objection]]:
     """The methods that `erase` would try, in order; and what speaks against anything but a refit."""
     doubts = _doubts(draws, chain_agreement(draws), policy, 0.0)
-    methods = _ladder(None, policy, model, draws)
-    return [each for each in methods if not doubts or each.samples_anew], doubts
+    climbed = _ladder(methods, policy, model, draws)
+    return [each for each in climbed if not doubts or each.samples_anew], doubts
 
 
 def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Change, tuple[Note, ...]]:

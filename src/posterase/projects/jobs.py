@@ -2,8 +2,8 @@
 
     draws = "fit.nc"
     model = "radon_model:build"      # build(draws) -> (model, draws); without it, stored log-likelihoods
-    rows = 'county == "ANOKA"'       # a condition; or ids: [3, 17], "3,17,40-49"; or rows_file = "rows.txt"
-    by = "person"                    # then rows, or rows_file, list values of this column
+    rows = 'county == "ANOKA"'       # a condition; or ids: [3, 17], "3,17,40-49"; or a file: "@rows.txt"
+    by = "person"                    # then rows lists values of this column
 
     out = "kept.nc"
     certificate = "certificate.json"
@@ -49,11 +49,11 @@ class Job(FitFile):
     kind = "job"
 
     rows: Any = None
-    """A list of ids or labels, ids and ranges as text, or a condition."""
-    rows_file: str | None = dataclasses.field(default=None, metadata=TEXT)
-    """A text file of ids and ranges, or of values of `by`."""
+    """A list of ids or labels; ids and ranges as text; a condition; or `@FILE`, which lists ids or values of `by`."""
     by: str | None = dataclasses.field(default=None, metadata=TEXT)
-    """The column whose values `rows` or `rows_file` list: all rows that have them go."""
+    """The column whose values `rows` lists: all rows that have them are removed."""
+    methods: tuple[str, ...] = dataclasses.field(default=(), metadata=TEXTS)
+    """Names of methods to try, in order. Default: the ladder of `pe.erase`."""
     mesh: str | None = dataclasses.field(default=None, metadata=TEXT)
     """Devices to spread over, chains x rows, as 2x4; or auto."""
     out: str | None = dataclasses.field(default=None, metadata=TEXT)
@@ -79,21 +79,23 @@ class Job(FitFile):
             cls.read(source) if source.suffix == ".toml" else cls(draws=str(source.absolute()), folder=str(Path.cwd()))
         )
         said = {name: value for name, value in flags.items() if value not in (None, [], {}, ())}
-        for name in ("rows_file", *OUTPUTS):
+        for name in OUTPUTS:
             if name in said:
                 said[name] = str(Path(said[name]).absolute())
+        if (listed := _listing(said.get("rows"))) is not None:
+            said["rows"] = f"@{listed.absolute()}"
         if "refits" in said:
             said["refits"] = tuple(str(Path(each).absolute()) for each in said["refits"])
-        if "rows" in said or "rows_file" in said:
-            job = dataclasses.replace(job, rows=None, rows_file=None)
         if "model" in said:
             job = dataclasses.replace(job._absolute(), folder=str(Path.cwd()), bridge=None)
         return dataclasses.replace(job, **{**said, "policy": job.policy | said.get("policy", {})})
 
     def _absolute(self) -> Job:
         """The same, with paths that are relative to nothing."""
-        named = [name for name in ("draws", "rows_file", *OUTPUTS) if getattr(self, name) is not None]
+        named = [name for name in ("draws", *OUTPUTS) if getattr(self, name) is not None]
         paths: dict[str, Any] = {name: str(self.path(name)) for name in named}
+        if (listed := _listing(self.rows)) is not None:
+            paths["rows"] = f"@{Path(self.folder) / listed}"
         return dataclasses.replace(self, **paths, refits=tuple(map(str, self.refit_paths)))
 
     # --- checks, before anything is opened
@@ -135,11 +137,12 @@ class Job(FitFile):
 
     def selection(self) -> Selection:
         """Which rows are meant, as far as that can be told without the data."""
-        if (self.rows is None) == (self.rows_file is None):
-            said = "it is said twice which rows: rows and rows_file" if self.rows_file else "it is not said which rows"
-            raise ProjectError(f"{said}.", 'write rows = [3, 17], or rows_file = "rows.txt"; or --rows, --rows-file.')
-        if self.rows_file is not None:
-            return Selection(self.by, self._listed(self.path("rows_file")))
+        if self.rows is None:
+            raise ProjectError(
+                "the job does not say which rows.", 'write rows = [3, 17], or rows = "@rows.txt"; or --rows.'
+            )
+        if (listed := _listing(self.rows)) is not None:
+            return Selection(self.by, self._listed(Path(self.folder) / listed))
         if self.by is not None:
             return Selection(self.by, _values(self.rows))
         return Selection(None, ids(self.rows) if isinstance(self.rows, str) else _ids_or_labels(self.rows))
@@ -202,6 +205,11 @@ class Selection:
         if isinstance(self.rows, str):
             return re.findall(r"""["']([^"']+)["']""", self.rows)
         return [each for each in self.rows if isinstance(each, str)]
+
+
+def _listing(rows: Any) -> Path | None:
+    """The file that `@FILE` names; None for other rows."""
+    return Path(rows[1:]) if isinstance(rows, str) and rows.startswith("@") else None
 
 
 def ids(text: str) -> str | list[int]:

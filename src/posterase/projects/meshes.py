@@ -17,9 +17,7 @@ SHAPE = re.compile(r"(\d+)x(\d+)")
 
 MeshName = Annotated[
     str | None,
-    typer.Option(
-        "--mesh", help="Devices to spread over, chains x rows: 2x4; or auto. Joins the processes started with this one."
-    ),
+    typer.Option("--mesh", help="Devices, chains x rows: 2x4; or auto.", metavar="MESH"),
 ]
 
 
