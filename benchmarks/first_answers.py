@@ -1,8 +1,9 @@
 """The first answer of a cold process, through each bridge, beside a cold refit by the same library.
 
-Each run is a process of its own with an empty compilation cache. Both begin when the library that made the fit has been
-imported. The erasure imports posterase and ends with the container without the removed rows; the refit builds the model
-of the kept rows and ends with its draws. Later answers are of the same process: the next request on the same draws.
+Each run is a process of its own, with JAX's compilation cache off (the default) and those of PyTensor and PyStan empty.
+Both begin when the library that made the fit has been imported. The erasure imports posterase and ends with the
+container without the removed rows; the refit builds the model of the kept rows and ends with its draws. Later answers
+are of the same process: the next request on the same draws.
 
     python -m benchmarks first_answers
 """
@@ -212,12 +213,11 @@ def fit_once(library: str, example: str, target: Path) -> None:
 
 
 def spawn(*arguments: str) -> dict[str, float]:
-    """Run this module in a process with an empty compilation cache, PyTensor's and PyStan's included."""
+    """Run this module in a process without JAX's compilation cache, and with empty ones of PyTensor and PyStan."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {
             **os.environ,
             "XDG_CACHE_HOME": folder,
-            "POSTERASE_COMPILATION_CACHE": f"{folder}/posterase",
             "PYTENSOR_FLAGS": f"base_compiledir={folder}/pytensor",
             "NUMBA_CACHE_DIR": f"{folder}/numba",
         }

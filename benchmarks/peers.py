@@ -23,7 +23,6 @@ import dataclasses
 import importlib.util
 import itertools
 import json
-import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -46,7 +45,6 @@ from posterase.metrics import moment_errors, two_sample
 from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.densities import constrained, evaluate, evaluate_at
 from posterase.numerics.densities import unconstrained as raveled
-from posterase.runtime.compilation_cache import VARIABLE
 from posterase.runtime.files import written_whole
 
 WARMUP, DRAWS = 1000, 1000
@@ -84,7 +82,6 @@ Method = Callable[[int], tuple[pe.Draws, str]]
 
 
 def run() -> Iterator[str]:
-    os.environ[VARIABLE] = "off"
     rows: list[Row] = []
     agreed = []
     for make, requests in REQUESTS.items():
@@ -340,7 +337,7 @@ def by_method(problem: Problem, draws: pe.Draws, removed: np.ndarray, eraser: pe
 
 def whole(problem: Problem, draws: pe.Draws, removed: np.ndarray) -> Method:
     def method(seed: int) -> tuple[pe.Draws, str]:
-        found = pe.erase(problem.model, draws, removed, key=seed, policy=pe.Policy(refit=True))
+        found = pe.erase(problem.model, draws, removed, random_seed=seed, policy=pe.Policy(refit=True))
         jax.block_until_ready(found.draws.params)
         return found.draws, str(found.verdict).splitlines()[0]
 

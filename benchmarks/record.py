@@ -38,7 +38,7 @@ def _both(what: str, urls: list[str], folder: Path) -> Iterator[Ratio]:
     keys = new_keys(folder / "keys", "benchmark")
     few, many = (Record.open(url, keys, actor="benchmark", clock=lambda: START) for url in urls)
     for record, size in ((few, FEW), (many, MANY)):
-        record.register(Project("radon", "draws.nc", bridge="arviz"))
+        record.register(Project(name="radon", draws="draws.nc", bridge="arviz"))
         _add(record, size)
         with record.database.writing() as connection:
             connection.exec_driver_sql("ANALYZE")  # PostgreSQL does so by itself within a minute

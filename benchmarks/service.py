@@ -50,7 +50,7 @@ def run() -> Iterator[Ratio]:
 
 def _loaded(what: str, url: str, folder: Path) -> Iterator[Ratio]:
     record = Record.open(url, new_keys(folder / "keys", "benchmark"), actor="benchmark")
-    record.register(Project("visits", "draws.nc", bridge="arviz", folder=str(folder)))
+    record.register(Project(name="visits", draws="draws.nc", bridge="arviz", folder=str(folder)))
     _, secret = make_token(record, "load", ["operate"])
     with served(url, folder) as address:
         load = asyncio.run(Load(address, secret).run())

@@ -46,7 +46,6 @@ from posterase.experiments.machine import machine
 from posterase.model.densities import LogDensity
 from posterase.numerics.densities import constrained, evaluate
 from posterase.numerics.densities import unconstrained as raveled
-from posterase.runtime.compilation_cache import VARIABLE
 
 REQUESTS = {
     breast_cancer: ("1 row", "57 rows of one class"),
@@ -61,7 +60,6 @@ ACCEPTANCE = 0.8
 
 
 def run() -> Iterator[str]:
-    os.environ[VARIABLE] = "off"
     found = Found(machine(), versions(), [], [], [])
     for make, requests in REQUESTS.items():
         problem, peers = make(), PEERS[make().name]()

@@ -16,7 +16,7 @@ if "JAX_DISABLE_MOST_OPTIMIZATIONS" in os.environ and version("jaxlib").startswi
     quick = "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {quick}"
 
-os.environ["POSTERASE_COMPILATION_CACHE"] = "off"  # the user's folder is left alone; test_kept_programs.py has its own
+os.environ["POSTERASE_COMPILATION_CACHE"] = "off"  # of processes that tests start, too: the user's folder is left alone
 
 with install_import_hook("posterase", "beartype.beartype"):
     import posterase

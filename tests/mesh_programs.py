@@ -79,7 +79,7 @@ def cut(mesh) -> dict[str, list | float]:
     data = jax.device_put(model.data, NamedSharding(mesh, PartitionSpec("rows")))
     model = pe.Model(model.log_prior, model.log_likelihood, data)
     change = model.change(remove=range(7))
-    result = pe.erase(model, draws, change, key=0, mesh=mesh)
+    result = pe.erase(model, draws, change, random_seed=0, mesh=mesh)
     with sharding.over(mesh):
         spread = model.spread()
     held = {"model": model, "spread": spread, "kept": result.model}
@@ -132,7 +132,7 @@ def everything(mesh) -> dict[str, list]:
         made[name] = erased.draws.params["beta"]
         if erased.draws.log_weights is not None:
             made[f"{name}, weights"] = erased.draws.log_weights
-    result = pe.erase(model, draws, range(7), key=0, mesh=mesh)
+    result = pe.erase(model, draws, range(7), random_seed=0, mesh=mesh)
     made["erase"] = result.draws.params["beta"]
     made["kept rows"] = result.model.present
     made |= sgld(mesh)
@@ -198,7 +198,7 @@ def streamed(mesh) -> list[str]:
     read = pe.Model(model.log_prior, model.log_likelihood, pe.stream(dict(model.data)))
     try:
         pe.Reweight()(0, read, draws, read.change(remove=[1]), mesh=mesh)
-    except pe.errors.MeshError as error:
+    except pe.errors.InvalidOptionError as error:
         return [str(error)]
     return []
 

@@ -51,7 +51,7 @@ def work(url: str, folder: Path, first: int, told: int) -> None:
 
 
 def project(folder: Path) -> Project:
-    return Project("radon", "draws.nc", bridge="arviz", owns=("cache/*.npz",), folder=str(folder))
+    return Project(name="radon", draws="draws.nc", bridge="arviz", owns=("cache/*.npz",), folder=str(folder))
 
 
 def look(url: str, folder: Path, acknowledged: set[int]) -> None:

@@ -34,8 +34,8 @@ def main(target: Path) -> None:
         record = Record.open(url, new_keys(folder / "keys", "example.org/erasures"), actor="nightly job")
         record.register(
             Project(
-                "clinic",
-                "draws.nc",
+                name="clinic",
+                draws="draws.nc",
                 bridge="arviz",
                 subject="person",
                 preprocessing="none",

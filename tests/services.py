@@ -31,7 +31,7 @@ def new_record(folder: Path, url: str, subjects: int = 20, name: str = NAME) -> 
     (folder / "visits").mkdir()
     new_draws(folder / "visits", subjects)
     record = Record.open(url, keys, actor="a test")
-    record.register(Project("visits", "draws.nc", model="nowhere:build", folder=str(folder / "visits")))
+    record.register(Project(name="visits", draws="draws.nc", model="nowhere:build", folder=str(folder / "visits")))
     return record
 
 

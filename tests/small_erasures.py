@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from posterase.projects.spec import Project
-from posterase.record.runs import Facts, WasErased
+from posterase.projects.spec import Project, WasErased
+from posterase.record.runs import Facts
 
 ROWS_EACH = 3
 
@@ -90,9 +90,6 @@ class Removed:
     @property
     def data(self) -> bytes:
         return _digest(self.kept)
-
-    not_erased = ()
-    rests_on = ()
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps({"kept": self.kept, "erased": self.erased}))

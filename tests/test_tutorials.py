@@ -82,7 +82,7 @@ def test_code_fits_a_page(name):
 TABLE = """\
 1 row of 944: accepted by Reweight: k̂ 0.05, ε ≈ 0.0000 ± 0.0001, ESS 950
 
-method      k̂    ESS  ε                evaluations  seconds
+method    k̂    ESS  ε                evaluations  seconds
 Reweight  0.05  950  0.0000 ± 0.0001  1            0.92     accepted
 """
 

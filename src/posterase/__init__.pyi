@@ -60,6 +60,7 @@ from .numerics.solvers import NoPreconditioner as NoPreconditioner
 from .numerics.solvers import NystromPreconditioner as NystromPreconditioner
 from .numerics.solvers import Preconditioner as Preconditioner
 from .numerics.solvers import Solver as Solver
+from .runtime.compilation_cache import enable_compilation_cache as enable_compilation_cache
 from .runtime.sharding import join_processes as join_processes
 from .runtime.sharding import mesh as mesh
 from .sampling.cyclical_sgld import CyclicalSGLD as CyclicalSGLD

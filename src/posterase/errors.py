@@ -1,15 +1,21 @@
 """Named errors: what was wrong, and what to do about it.
 
-Every error that a user's input can cause has a class of its own here, so that a program can tell them apart, and
-carries two sentences: `problem` (the argument, what it was, what was wanted) and `advice` (the next step). All of
-them are `PosteraseError`s; each is also the builtin error that Python users would expect to catch.
+Each class holds the errors that a program would catch together. An error carries two sentences: `problem` (the
+argument, its value, what was expected) and `advice` (the next step). Its class has a third one, `public_reason`, for
+records and certificates. All of them are `PosteraseError`s; each is also the builtin error that Python users would
+expect to catch.
 """
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 
 class PosteraseError(Exception):
     """Base of all errors that posterase raises on purpose."""
+
+    public_reason: ClassVar[str] = "The computation failed."
+    """What was wrong, in a sentence that may be published: `problem` may hold values of rows, this never does."""
 
     def __init__(self, problem: str, advice: str):
         super().__init__(f"{problem}\n  What to do: {advice}")
@@ -27,203 +33,240 @@ class PosteraseError(Exception):
 
 
 class DataError(PosteraseError, ValueError):
-    """`data` is not a tree of numeric arrays that share their leading axis."""
+    """`data`, or another array argument, is not numeric, has the wrong shape, or holds NaN."""
 
-
-class NonFiniteDataError(PosteraseError, ValueError):
-    """`data` holds NaN."""
+    public_reason = "The data are not numeric arrays of the right shape, without NaN."
 
 
 class StreamError(PosteraseError, OSError):
-    """Rows of a stream that cannot be read, or that are no longer those that they were."""
+    """Rows of a stream cannot be read, or have changed."""
+
+    public_reason = "Rows of a stream cannot be read, or have changed."
 
 
-class LikelihoodShapeError(PosteraseError, ValueError):
-    """`log_likelihood` does not return one value a row."""
+class ModelError(PosteraseError, ValueError):
+    """A function of the model returns the wrong shape, is not precise enough, or does not depend on a parameter."""
+
+    public_reason = "The functions of the model do not give a log density for every parameter."
 
 
-class DensityShapeError(PosteraseError, ValueError):
-    """`log_prior` or a masked log density does not return one number."""
+class NotFactorisedError(ModelError):
+    """The likelihood of a row depends on other rows, but the model says that rows are independent."""
 
-
-class InvalidTransformError(PosteraseError, TypeError):
-    """An entry of `transforms` that is not a transform."""
-
-
-class NotFactorisedError(PosteraseError, ValueError):
-    """The likelihood of a row depends on other rows, though the model says that rows are independent."""
-
-
-class UnknownParameterError(PosteraseError, KeyError):
-    """A name that no parameter has."""
+    public_reason = "The likelihood of a row depends on other rows."
 
 
 # --- the rows to remove
 
 
 class RowsError(PosteraseError, ValueError):
-    """Base of what can be wrong with the rows of a change; itself: not a list of row ids nor a mask."""
+    """Rows that are not a valid list of ids, mask or condition: out of range, named twice, or removed before."""
+
+    public_reason = "The rows of the change are not valid."
 
 
 class EmptyRemovalError(RowsError):
-    """No rows to remove."""
+    """There are no rows to remove."""
 
-
-class RowsOutOfRangeError(RowsError, IndexError):
-    """A row id that the model does not have."""
-
-
-class DuplicateRowsError(RowsError):
-    """A row named twice."""
-
-
-class RowsAlreadyRemovedError(RowsError):
-    """A row that an earlier change took out."""
+    public_reason = "No rows are to be removed."
 
 
 class NothingKeptError(RowsError):
-    """Every row is to be removed."""
+    """Every row would be removed."""
+
+    public_reason = "Every row is to be removed."
 
 
 # --- the draws
 
 
 class DrawsShapeError(PosteraseError, ValueError):
-    """Draws that are not shaped `(chain, draw, …)`, or do not fit the model."""
+    """Draws are not shaped `(chain, draw, …)`, or do not fit the model."""
 
-
-class IntegerParametersError(PosteraseError, TypeError):
-    """Parameters that are not real numbers."""
+    public_reason = "The draws do not have the shape that the model needs."
 
 
 class WeightedDrawsError(PosteraseError, ValueError):
-    """Draws with log-weights where draws would leave memory: the weights are a function of the removed rows."""
+    """Draws with log-weights would leave memory. The weights are a function of the removed rows."""
+
+    public_reason = "Weighted draws cannot leave memory: their weights are a function of the removed rows."
 
 
 class NonFiniteDrawsError(PosteraseError, ValueError):
-    """NaN or infinity among the draws or their weights."""
+    """Draws or their weights hold NaN or infinity."""
+
+    public_reason = "The draws or their weights hold NaN or infinity."
 
 
 class OutsideSupportError(PosteraseError, ValueError):
-    """Draws outside the support of a parameter's transform."""
+    """Draws lie outside the support: of a parameter's transform, or where the log density is not finite."""
+
+    public_reason = "Draws lie outside the support of the model."
 
 
 class DifferentModelError(PosteraseError, ValueError):
-    """Draws whose names or shapes are not those of the model's parameters."""
+    """Draws are not posterior draws of this model: other names or data, warm-up, or a sampler that never moved."""
 
-
-class WarmupDrawsError(PosteraseError, ValueError):
-    """Draws from a sampler's warm-up, which are not draws of the posterior."""
-
-
-class DifferentDrawsError(PosteraseError, ValueError):
-    """Other draws than those that stored log-likelihoods belong to."""
-
-
-class ArrayError(PosteraseError, ValueError):
-    """An array of other axes than were wanted, or with numbers that are none."""
-
-
-class RepeatedDrawsError(PosteraseError, ValueError):
-    """Draws that are all the same, or copies among them where distances between draws are looked at."""
+    public_reason = "The draws do not belong to the model."
 
 
 # --- bridges
 
 
 class UnsupportedModelError(PosteraseError, ValueError):
-    """A model of another library that rows cannot be taken out of as it is: the site is named."""
+    """Rows cannot be removed from a model of another library as it is. The message names the site."""
+
+    public_reason = "Rows cannot be removed from this kind of model."
 
 
 class AmbiguousRowsError(PosteraseError, ValueError):
-    """Which axis of the observed data is the rows cannot be told."""
+    """Several axes of the observed data could be the rows."""
+
+    public_reason = "The axis of the rows is ambiguous."
 
 
 class CoupledRowsError(PosteraseError, ValueError):
-    """A removed row's values are still used by rows that are kept."""
+    """The values of a removed row are still used by rows that are kept."""
+
+    public_reason = "The values of a removed row are still used by rows that are kept."
 
 
 class DataChangedError(PosteraseError, ValueError):
-    """Data that are not those of the fit."""
+    """The data are not those of the fit."""
 
-
-class MissingGroupError(PosteraseError, ValueError):
-    """A file without a group that is needed."""
+    public_reason = "The data are not those of the fit."
 
 
 class NeedsDensityError(PosteraseError, TypeError):
-    """A method that needs the model's density where only log-likelihoods are stored."""
+    """A method needs the model's density, and only log-likelihoods are stored."""
+
+    public_reason = "A method needs a density, and only log-likelihoods are stored."
 
 
 # --- running
 
 
-class InvalidKeyError(PosteraseError, TypeError):
-    """`key` is neither a jax key nor a seed."""
-
-
 class InvalidTypeError(PosteraseError, TypeError):
-    """An argument of another type than was wanted."""
+    """An argument has the wrong type: a seed, a transform, a parameter of integers, a traced array."""
 
-
-class InsideJitError(PosteraseError, TypeError):
-    """Something that needs numbers was called where there are only traced ones."""
-
-
-class PrecisionError(PosteraseError, TypeError):
-    """A density that cannot be evaluated precisely enough for weights."""
-
-
-class UnusedParameterError(PosteraseError, ValueError):
-    """A parameter that the model's density does not depend on."""
+    public_reason = "An argument has the wrong type."
 
 
 class ImproperPosteriorError(PosteraseError, ValueError):
-    """Without the removed rows nothing is known of a parameter: its prior is flat, and there is no posterior."""
+    """Without the removed rows the posterior is improper: a parameter has a flat prior and no data."""
 
-
-class NoDensityError(PosteraseError, ValueError):
-    """A log density that is infinite, or not a number, at the draws."""
+    public_reason = "Without the removed rows the posterior is improper: a parameter has a flat prior and no data."
 
 
 class InvalidOptionError(PosteraseError, ValueError):
-    """An option of a method or a solver outside its range."""
+    """An option is out of its range, or names something unknown: of a method, a sampler, a mesh or a policy."""
 
-
-class MeshError(PosteraseError, ValueError):
-    """A mesh of devices that cannot be made, or that has other axes than chains and rows."""
+    public_reason = "An option is out of its range, or names something unknown."
 
 
 class PeerLostError(PosteraseError, RuntimeError):
-    """Another process of the same run ended, or cannot be reached."""
+    """Another process of the same run ended or cannot be reached."""
+
+    public_reason = "Another process of the same run ended or cannot be reached."
 
 
 class StanProgramError(PosteraseError, ValueError):
-    """A Stan program that does not compile, or that Stan refuses with its data or parameters."""
+    """A Stan program does not compile, or Stan refuses it with its data or parameters."""
+
+    public_reason = "The Stan program does not compile, or does not take its data or parameters."
 
 
 class NonFiniteResultError(PosteraseError, ArithmeticError):
-    """A computation that ended in NaN or infinity: the result is refused, the input is untouched."""
+    """A computation or a chain ended in NaN or infinity. The result is refused, the input is untouched."""
+
+    public_reason = "The computation ended in NaN or infinity."
 
 
 class RefusedError(PosteraseError, RuntimeError):
-    """Draws were asked for where the verdict is a refusal."""
+    """Draws were requested of an erasure whose verdict is a refusal."""
+
+    public_reason = "The erasure was refused."
 
 
-class ScheduleError(PosteraseError, ValueError):
-    """A step-size schedule under which draws do not converge to the posterior."""
+# --- files
 
 
-class BatchError(PosteraseError, ValueError):
-    """A mini-batch that cannot be drawn from the rows."""
+class OutputError(PosteraseError, OSError):
+    """A file or folder cannot be written."""
+
+    public_reason = "A file or folder cannot be written."
 
 
-class DivergedError(PosteraseError, ArithmeticError):
-    """A chain that left the finite numbers."""
+class InputFileError(PosteraseError, OSError):
+    """A file or DataTree cannot be read as draws or as a saved state: a group is missing, or it is of another run."""
+
+    public_reason = "A file cannot be read as draws or as a saved state."
 
 
-class ResumeError(PosteraseError, ValueError):
-    """A saved state that belongs to another run."""
+class DatasetError(PosteraseError, OSError):
+    """Files of a data set are missing and cannot be fetched, or are not the official ones."""
+
+    public_reason = "The files of a data set are missing, or are not the official ones."
+
+
+class MissingExtraError(PosteraseError, ImportError):
+    """An optional dependency is not installed."""
+
+    public_reason = "An optional dependency is not installed."
+
+
+# --- the record
+
+
+class RecordError(PosteraseError, RuntimeError):
+    """The record cannot do something in its present state. Base of the errors of a record."""
+
+    public_reason = "The record cannot do this."
+
+
+class RequestError(RecordError, ValueError):
+    """A request is not valid: its id, its times, its regulation."""
+
+    public_reason = "The request is not valid."
+
+
+class NotFoundError(RequestError):
+    """The record has nothing of this name or number."""
+
+    public_reason = "The record has nothing of this name or number."
+
+
+class WrongStateError(RequestError):
+    """The state of a request, or of something else in the record, does not allow this."""
+
+    public_reason = "The state of the request does not allow this."
+
+
+class ProjectError(RecordError, ValueError):
+    """A project or job file cannot be read, or its parts cannot be found."""
+
+    public_reason = "The project or job file is not valid."
+
+
+class KeyFileError(RecordError, ValueError):
+    """A key is missing, not valid, or readable by others."""
+
+    public_reason = "A key is missing, not valid, or readable by others."
+
+
+class LedgerError(RecordError, ValueError):
+    """A ledger, certificate or checkpoint is not what was signed. The message names the entry."""
+
+    public_reason = "The ledger, certificate or checkpoint is not what was signed."
+
+
+class LedgerFormatError(LedgerError):
+    """A part of a ledger is not canonical JSON or not a signed note, or its signature is wrong."""
+
+    public_reason = "A part of the ledger is malformed, or its signature is wrong."
+
+
+# --- warnings
 
 
 class CoarseRowsWarning(UserWarning):
@@ -236,66 +279,3 @@ class MeaninglessDimensionWarning(UserWarning):
 
 class DiscretisedChainWarning(UserWarning):
     """A constant step size samples the discretised chain, not the posterior."""
-
-
-class OutputError(PosteraseError, OSError):
-    """A file or folder that cannot be written."""
-
-
-class InputFileError(PosteraseError, OSError):
-    """A file that cannot be read as draws."""
-
-
-class JobError(PosteraseError, ValueError):
-    """A job of the command line that cannot be read, or whose parts cannot be found."""
-
-
-class DatasetError(PosteraseError, OSError):
-    """Files of a data set that are not here and cannot be fetched, or are not the official ones."""
-
-
-class MissingExtraError(PosteraseError, ImportError):
-    """An optional dependency that is not installed."""
-
-
-# --- the record
-
-
-class RecordError(PosteraseError, RuntimeError):
-    """Something that the record cannot do as it stands; itself: the database, or the state of a request."""
-
-
-class RequestError(RecordError, ValueError):
-    """A request that cannot be taken: its id, its times, its regulation."""
-
-
-class NotFoundError(RequestError):
-    """There is nothing of this name or number in the record."""
-
-
-class WrongStateError(RequestError):
-    """A request, or something else in the record, is not in a state where this can be done."""
-
-
-class ProjectError(RecordError, ValueError):
-    """A project file that cannot be read, or whose parts cannot be found."""
-
-
-class ClockError(RecordError):
-    """The clock shows a time before the last entry of the ledger."""
-
-
-class KeyFileError(RecordError, ValueError):
-    """A key that is missing, that others can read, or that is none."""
-
-
-class LedgerError(RecordError, ValueError):
-    """A ledger, certificate or checkpoint that is not what was signed: says which entry."""
-
-
-class NoteError(LedgerError):
-    """A signed note that is wrong, or that nobody trusted has signed."""
-
-
-class CanonicalFormError(LedgerError):
-    """A value that canonical JSON has no bytes for, or bytes that are not canonical."""

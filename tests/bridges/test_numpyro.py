@@ -880,7 +880,7 @@ def test_the_next_request(fitted):
     assert two.draws.to_arviz()["observed_data"].sizes["home"] == N - 2
     with pytest.raises(pe.errors.EmptyRemovalError, match="no row has"):
         two.erase(rows=["home 3"])
-    with pytest.raises(pe.errors.RowsAlreadyRemovedError):
+    with pytest.raises(pe.errors.RowsError):
         two.erase(rows=[3])
 
 
@@ -911,7 +911,7 @@ def test_data_that_changed_since_the_fit(fitted, tmp_path):
 def test_draws_from_warm_up():
     mcmc = MCMC(NUTS(no_plate), num_warmup=20, num_samples=20, progress_bar=False)
     mcmc.warmup(jax.random.key(0), np.array(X), y=np.array(Y), collect_warmup=True)
-    with pytest.raises(pe.errors.WarmupDrawsError, match="from the warm-up"):
+    with pytest.raises(pe.errors.DifferentModelError, match="from the warm-up"):
         pe.from_numpyro(mcmc)
     mcmc.run(jax.random.key(0), np.array(X), y=np.array(Y))
     assert pe.from_numpyro(mcmc)[1].n_draws == 20

@@ -156,7 +156,7 @@ def test_other_persons_are_never_suggested():
 
 
 def reweighted(model, draws, rows):
-    return pe.erase(model, draws, rows, methods=[pe.Reweight()], policy=pe.Policy(ess=50.0), key=0)
+    return pe.erase(model, draws, rows, methods=[pe.Reweight()], policy=pe.Policy(ess=50.0), random_seed=0)
 
 
 def test_a_frame_is_not_in_what_comes_out(tmp_path):

@@ -15,8 +15,8 @@ import xarray as xr
 from scipy.stats import kstest, norm
 
 import posterase as pe
-from posterase.bridges.arviz import axes_of, groupings
 from posterase.bridges.shared import assembly
+from posterase.bridges.shared.groups import axes_of, groupings
 from posterase.bridges.stan import programs
 from posterase.bridges.stan.data import as_arrays, by_length, packed, unpacked
 from posterase.bridges.stan.from_stan import clear_pystan_cache

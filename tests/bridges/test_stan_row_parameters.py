@@ -174,10 +174,10 @@ model { mu ~ std_normal(); theta ~ normal(mu, 1); y ~ normal(theta, 1); }
     given = sample(np.arange(n), (4, 1000))
     given["effect"] = given["theta"] - given["mu"][..., None]
     model, draws = pe.from_stan(program, {"J": n, "y": y}, given, preprocessing="none")
-    result = pe.erase(model, draws, [2], key=0)
-    again = result.erase([7], key=1)
+    result = pe.erase(model, draws, [2], random_seed=0)
+    again = result.erase([7], random_seed=1)
     policy = pe.Policy(refit=True)
-    refitted = pe.erase(model, draws, [2, 7], methods=[pe.Refit()], policy=policy, key=2)
+    refitted = pe.erase(model, draws, [2, 7], methods=[pe.Refit()], policy=policy, random_seed=2)
     for found, gone in ((result, [2]), (again, [2, 7]), (refitted, [2, 7])):
         kept = np.setdiff1d(np.arange(n), gone)
         out = found.to_arviz()["posterior"]

@@ -327,7 +327,7 @@ def test_keys_are_changed_by_one_process_at_a_time(here):
             assert "Another process" in call("keys", "rotate", status=BUSY)
         assert (here / "keys" / "signing.key").read_bytes() == before
     with pytest.raises(ProjectError, match="cannot name a project"):
-        Project(CHANGE_OF_KEYS, "draws.nc", bridge="arviz")
+        Project(name=CHANGE_OF_KEYS, draws="draws.nc", bridge="arviz")
 
 
 def test_who_comes_late_to_change_the_keys_changes_nothing(here, monkeypatch):

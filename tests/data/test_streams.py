@@ -25,15 +25,7 @@ import zarr
 import posterase as pe
 from posterase.data.selection import table_of
 from posterase.data.streams import MOST_BLOCKS
-from posterase.errors import (
-    DataError,
-    InvalidOptionError,
-    NonFiniteDataError,
-    RowsAlreadyRemovedError,
-    RowsError,
-    StreamError,
-    UnsupportedModelError,
-)
+from posterase.errors import DataError, InvalidOptionError, RowsError, StreamError, UnsupportedModelError
 from posterase.metrics.forget_sets import row_influence
 from posterase.model.densities import LogDensity
 from posterase.numerics.densities import evaluate
@@ -190,7 +182,7 @@ def test_slower_erasers_return_the_draws_they_return_in_memory(method, tmp_path)
 @pytest.mark.slow
 def test_a_ladder_and_its_assessment_run_on_a_stream(tmp_path):
     draws, data = make_draws(1000), of_npy(tmp_path)
-    results = [pe.erase(model, draws, REMOVED, key=1) for model in (model_of(data), in_memory())]
+    results = [pe.erase(model, draws, REMOVED, random_seed=1) for model in (model_of(data), in_memory())]
     assert [outcome.name for outcome in results[0].outcomes] == [outcome.name for outcome in results[1].outcomes]
     np.testing.assert_allclose(results[0].draws.log_weights, results[1].draws.log_weights, atol=1e-5)
     tables = [
@@ -253,7 +245,7 @@ def test_removed_rows_do_not_reach_the_likelihood(tmp_path):
     assert all((block["y"] == 2).all() for block in kept.data.blocks())
     again = kept.without(kept.change(remove=[0]))
     assert np.isfinite(again.log_joint(jnp.array(1.0)))
-    with pytest.raises(RowsAlreadyRemovedError):
+    with pytest.raises(RowsError):
         kept.change(remove=[30])
 
 
@@ -450,9 +442,9 @@ def test_nan_is_refused_where_it_is_first_read_and_named_by_its_row(tmp_path):
     x[77] = np.nan
     np.save(paths["x"], x)
     model = model_of(pe.stream(paths, block_rows=BLOCK))
-    with pytest.raises(NonFiniteDataError, match=r"data\['x'\] is NaN at \[77\]"):
+    with pytest.raises(DataError, match=r"data\['x'\] is NaN at \[77\]"):
         model.check_additivity(make_draws(), model.change(remove=[3]), samples=1)
-    with pytest.raises(NonFiniteDataError, match=r"data\['x'\] is NaN at \[77\]"):
+    with pytest.raises(DataError, match=r"data\['x'\] is NaN at \[77\]"):
         pe.Reweight()(0, model, make_draws(), model.change(remove=[5, 77]))
 
 
@@ -492,7 +484,7 @@ def test_what_needs_all_rows_at_once_is_refused(tmp_path):
 def test_missing_values_of_parquet_are_refused(tmp_path):
     table = pyarrow.table({"y": pyarrow.array([1.0, 2.0, None, 4.0])})
     pyarrow.parquet.write_table(table, tmp_path / "y.parquet")
-    with pytest.raises(NonFiniteDataError, match="y has no value in some of the rows from 0 on"):
+    with pytest.raises(DataError, match="y has no value in some of the rows from 0 on"):
         list(pe.stream(tmp_path / "y.parquet").blocks())
 
 

@@ -8,8 +8,10 @@ import pytest
 import xarray as xr
 
 import posterase as pe
+from posterase.draws.notes import NOT_ERASED, RESTS_ON
 from posterase.errors import DataChangedError
-from posterase.projects.loading import Tried
+from posterase.record.certificate import notes_about
+from posterase.record.redaction import certified
 
 N, GONE = 40, [3, 4, 5]
 KEPT = np.delete(np.arange(N), GONE)
@@ -129,10 +131,11 @@ def test_a_second_erasure_computes_them_again(erased):
 def test_notes_have_a_kind(erased):
     kinds = {note.kind for note in erased.verdict.notes}
     assert "container" in kinds
-    left = Tried(erased, "").not_erased
+    certificate = certified(erased.to_dict(), [])
+    left = notes_about(certificate, NOT_ERASED)
     assert not any(text.startswith(("cut", "computed", "dropped")) for text in left)
     assert set(left) == {note.text for note in erased.verdict.notes if note.kind in ("rows", "model", "preprocessing")}
-    assert Tried(erased, "").rests_on == tuple(note.text for note in erased.verdict.notes if note.kind == "input")
+    assert notes_about(certificate, RESTS_ON) == [note.text for note in erased.verdict.notes if note.kind == "input"]
     assert erased.verdict.to_dict()["notes"][0].keys() == {"kind", "text"}
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from posterase.cli import network_runs
 from posterase.cli.main import app
 from posterase.cli.output import Said
-from posterase.errors import DivergedError, InputFileError, InvalidOptionError, OutputError
+from posterase.errors import InputFileError, InvalidOptionError, NonFiniteResultError, OutputError
 from posterase.experiments import bnn, bnn_files, bnn_results, bnn_tables, grids
 from posterase.experiments.stages import Stages
 
@@ -169,7 +169,7 @@ def test_a_method_that_fails_is_named_and_the_others_go_on(ran, monkeypatch, tmp
             (tmp_path / path.name).write_bytes(path.read_bytes())
 
     def diverge(*_, **__):
-        raise DivergedError("chain 1 was not finite after step 7.", "use smaller steps.")
+        raise NonFiniteResultError("chain 1 was not finite after step 7.", "use smaller steps.")
 
     monkeypatch.setattr(bnn, "paper", diverge)
     result = bnn_results.results(bnn.run(TINY, stages=Stages(tmp_path)))

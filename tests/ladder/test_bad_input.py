@@ -46,10 +46,10 @@ GOOD = {"mu": np.zeros((2, 50))}
 ROWS = {
     "empty": ([], errors.EmptyRemovalError, "nothing to remove"),
     "empty mask": (np.zeros(20, bool), errors.EmptyRemovalError, "nothing to remove"),
-    "too large": ([3, 20], errors.RowsOutOfRangeError, "row 20 does not exist"),
-    "negative": ([-1], errors.RowsOutOfRangeError, "row ids go from 0 to 19"),
-    "twice": ([3, 5, 3], errors.DuplicateRowsError, "row 3 is given 2 times"),
-    "more often": ([3, 3, 5, 5, 5], errors.DuplicateRowsError, r"row 3 is given 2 times \(2 such\)"),
+    "too large": ([3, 20], errors.RowsError, "row 20 does not exist"),
+    "negative": ([-1], errors.RowsError, "row ids go from 0 to 19"),
+    "twice": ([3, 5, 3], errors.RowsError, "row 3 is given 2 times"),
+    "more often": ([3, 3, 5, 5, 5], errors.RowsError, r"row 3 is given 2 times \(2 such\)"),
     "everything": (range(20), errors.NothingKeptError, "all 20 rows"),
     "a mask of everything": (np.ones(20, bool), errors.NothingKeptError, "sample it instead"),
     "a short mask": ([True, False], errors.RowsError, "mask of 2 values for 20 rows"),
@@ -78,8 +78,8 @@ DATA = {
     "complex numbers": ({"y": np.ones(3, complex)}, errors.DataError, "not real numbers"),
     "a masked array": ({"y": np.ma.masked_less(Y, 0)}, errors.DataError, "mask would be lost"),
     "numbers beyond float32": ({"y": np.array([1e40, 1.0])}, errors.DataError, "infinite"),
-    "NaN": ({"y": np.where(Y > 0.9, np.nan, Y)}, errors.NonFiniteDataError, r"NaN at \[19\]"),
-    "NaN in a jax array": ({"y": jnp.array([0.0, jnp.nan])}, errors.NonFiniteDataError, r"NaN at \[1\]"),
+    "NaN": ({"y": np.where(Y > 0.9, np.nan, Y)}, errors.DataError, r"NaN at \[19\]"),
+    "NaN in a jax array": ({"y": jnp.array([0.0, jnp.nan])}, errors.DataError, r"NaN at \[1\]"),
     "one row": ({"y": np.zeros(1)}, errors.DataError, "at least two rows"),
     "huge integers": ({"y": np.array([2**40, 1])}, errors.DataError, "wrap round"),
 }
@@ -94,31 +94,31 @@ def test_data(data, error, words):
 FUNCTIONS = {
     "a likelihood that returns a scalar": (
         {"log_likelihood": lambda p, data: -jnp.sum((data["y"] - p["mu"]) ** 2)},
-        errors.LikelihoodShapeError,
+        errors.ModelError,
         "one value a row, without summing",
     ),
     "a likelihood with an axis too many": (
         {"log_likelihood": lambda p, data: data["y"][:, None] - p["mu"] * jnp.ones(2)},
-        errors.LikelihoodShapeError,
+        errors.ModelError,
         r"shape \(20, 2\) for 20 rows",
     ),
     "a likelihood of integers": (
         {"log_likelihood": lambda p, data: (data["y"] > p["mu"]).astype(int)},
-        errors.LikelihoodShapeError,
+        errors.ModelError,
         "int32",
     ),
     "a likelihood that fails": (
         {"log_likelihood": lambda p, data: data["x"] - p["mu"]},
-        errors.DensityShapeError,
+        errors.ModelError,
         "KeyError: 'x'",
     ),
     "a prior that returns a vector": (
         {"log_prior": lambda p: -(p["mu"] ** 2) * jnp.ones(3)},
-        errors.DensityShapeError,
+        errors.ModelError,
         "one real number",
     ),
-    "a typo in transforms": ({"transforms": {"mv": pe.positive}}, errors.UnknownParameterError, "names 'mv'"),
-    "a prior that returns nothing": ({"log_prior": lambda p: None}, errors.DensityShapeError, "returns None"),
+    "a typo in transforms": ({"transforms": {"mv": pe.positive}}, errors.InvalidOptionError, "names 'mv'"),
+    "a prior that returns nothing": ({"log_prior": lambda p: None}, errors.ModelError, "returns None"),
 }
 
 
@@ -135,7 +135,7 @@ def test_functions(changes, error, words, when):
 
 
 def test_a_masked_density_that_returns_rows():
-    with pytest.raises(errors.DensityShapeError, match="sum over"):
+    with pytest.raises(errors.ModelError, match="sum over"):
         pe.MaskedModel(lambda p, data, present: data["y"] * p["mu"], {"y": Y}, params={"mu": 0.0})
 
 
@@ -145,8 +145,8 @@ DRAWS = {
     "unequal draws": ({"a": np.zeros((2, 5)), "b": np.zeros((2, 6))}, errors.DrawsShapeError, "b has 2 of 6"),
     "no draws": ({"mu": np.zeros((2, 0))}, errors.DrawsShapeError, "at least one draw"),
     "no elements": ({"a": np.zeros((2, 5)), "b": np.zeros((2, 5, 0))}, errors.DrawsShapeError, "b has no elements"),
-    "integers": ({"mu": np.zeros((2, 5), int)}, errors.IntegerParametersError, "must be real"),
-    "truth values": ({"mu": np.zeros((2, 5), bool)}, errors.IntegerParametersError, "must be real"),
+    "integers": ({"mu": np.zeros((2, 5), int)}, errors.InvalidTypeError, "must be real"),
+    "truth values": ({"mu": np.zeros((2, 5), bool)}, errors.InvalidTypeError, "must be real"),
     "NaN": ({"mu": np.full((2, 5, 3), np.nan)}, errors.NonFiniteDrawsError, r"chain 0, draw 0, element \[0\]"),
     "infinity": (
         {"mu": np.where(np.arange(10).reshape(2, 5) == 7, np.inf, 0.0)},
@@ -179,7 +179,7 @@ def test_weights(weights, error, words):
 def test_labels():
     with pytest.raises(errors.DrawsShapeError, match="names 2 axes of 0"):
         pe.Draws(GOOD, dims={"mu": ["a", "b"]})
-    with pytest.raises(errors.UnknownParameterError, match="did you mean 'mu'"):
+    with pytest.raises(errors.InvalidOptionError, match="did you mean 'mu'"):
         pe.Draws(GOOD, dims={"muu": []})
     with pytest.raises(errors.DrawsShapeError, match="whose coordinate has 3"):
         pe.Draws(GOOD, coords={"draw": [1, 2, 3]})
@@ -191,7 +191,7 @@ def test_arviz_objects():
     stacked = pe.Draws(GOOD).to_arviz()["posterior"].to_dataset().stack(sample=("chain", "draw"))
     with pytest.raises(errors.DrawsShapeError, match="unstack"):
         pe.Draws.from_arviz(stacked)
-    with pytest.raises(errors.UnknownParameterError, match="did you mean 'mu'"):
+    with pytest.raises(errors.InvalidOptionError, match="did you mean 'mu'"):
         pe.Draws.from_arviz(pe.Draws(GOOD).to_arviz(), var_names=["muu"])
 
 
@@ -203,10 +203,10 @@ def test_thinning(step):
 
 
 def test_transforms():
-    with pytest.raises(errors.InvalidTransformError, match=r"pe\.positive"):
+    with pytest.raises(errors.InvalidTypeError, match=r"pe\.positive"):
         counted_model(transforms={"mu": jnp.exp})
     model, runs = counted_model(transforms={"sigma": pe.positive})
-    with pytest.raises(errors.UnknownParameterError, match="transforms names 'sigma'") as caught:
+    with pytest.raises(errors.InvalidOptionError, match="transforms names 'sigma'") as caught:
         pe.Reweight()(0, model, pe.Draws(GOOD), model.change(remove=[1]))
     assert "\\n" not in str(caught.value)
     assert not runs
@@ -229,7 +229,7 @@ def test_lists_are_arrays():
 def test_functions_that_are_none():
     with pytest.raises(errors.InvalidTypeError, match="pass a function"):
         counted_model(log_prior=3.0)
-    with pytest.raises(errors.InvalidTransformError, match="by parameter name"):
+    with pytest.raises(errors.InvalidTypeError, match="by parameter name"):
         counted_model(transforms=[pe.positive])
 
 
@@ -244,9 +244,9 @@ def test_vector_transforms_on_numbers(transform):
 def test_keys(key):
     model, runs = counted_model()
     for method in (pe.Reweight(), pe.InfluenceShift()):
-        with pytest.raises(errors.InvalidKeyError, match="not a random key"):
+        with pytest.raises(errors.InvalidTypeError, match="not a random key"):
             method(key, model, pe.Draws(GOOD), model.change(remove=[1]))
-    with pytest.raises(errors.InvalidKeyError):
+    with pytest.raises(errors.InvalidTypeError):
         pe.Draws(GOOD).resample(key)
     assert not runs
 
@@ -277,7 +277,7 @@ def test_things_that_are_not_draws_or_removals():
 def test_erasers_inside_jit():
     model, _ = counted_model()
     change = model.change(remove=[1])
-    with pytest.raises(errors.InsideJitError, match="call it outside"):
+    with pytest.raises(errors.InvalidTypeError, match="call it outside"):
         jax.jit(lambda draws: pe.Reweight()(0, model, draws, change).draws)(pe.Draws(GOOD))
 
 
@@ -287,7 +287,7 @@ def test_parameters_that_the_density_ignores():
     draws = pe.Draws({**GOOD, "yhat": np.ones((2, 50, 3))})
     assert pe.Reweight()(0, model, draws, model.change(remove=[1])).draws.names == ["mu", "yhat"]
     for solver in (pe.CG(), pe.Neumann(order=3, scale=0.01)):
-        with pytest.raises(errors.UnusedParameterError, match="does not depend on yhat"):
+        with pytest.raises(errors.ModelError, match="does not depend on yhat"):
             pe.InfluenceShift(solver=solver)(0, model, draws, model.change(remove=[1]))
 
 
@@ -296,7 +296,7 @@ def test_a_masked_density_bound_to_float32():
         return jax.lax.fori_loop(0, 1, lambda _, c: c - jnp.sum(present * (data - p) ** 2), jnp.zeros((), jnp.float32))
 
     model = pe.MaskedModel(log_density, np.arange(5.0))
-    with pytest.warns(errors.CoarseRowsWarning), pytest.raises(errors.PrecisionError, match="two large float32 sums"):
+    with pytest.warns(errors.CoarseRowsWarning), pytest.raises(errors.ModelError, match="two large float32 sums"):
         pe.Reweight()(0, model, pe.Draws(np.zeros((1, 50))), model.change(remove=[1]))
 
 
@@ -311,9 +311,9 @@ def test_a_removal_of_another_model_or_carried_out_before():
     model, _ = counted_model()
     change = model.change(remove=[1, 19])
     smaller, _ = counted_model(data={"y": Y[:10]})
-    with pytest.raises(errors.RowsOutOfRangeError):
+    with pytest.raises(errors.RowsError):
         pe.Reweight()(0, smaller, pe.Draws(GOOD), change)
-    with pytest.raises(errors.RowsAlreadyRemovedError):
+    with pytest.raises(errors.RowsError):
         pe.Reweight()(0, model.without(change), pe.Draws(GOOD), change)
 
 

@@ -14,7 +14,7 @@ from jax.scipy.special import betaln
 from scipy.stats import chi2, kstest, norm
 
 import posterase as pe
-from posterase.bridges.arviz import with_groups
+from posterase.bridges.shared.groups import with_groups
 from posterase.bridges.shared.linear_relations import Summaries, without_functions_of_data
 from posterase.data.selection import Block, RowTable
 from posterase.errors import RefusedError, WeightedDrawsError
@@ -238,7 +238,7 @@ def test_summaries_of_all_rows_do_not_come_out(tmp_path):
     """From means of all rows and the kept rows follow the removed ones: nothing in the file has such a mean."""
     tree, rows, covariates = fit_with_summaries()
     assert nearest(tree, rows, covariates)[0] < 1e-3  # the attack works on the file that went in
-    result = pe.erase(*pe.from_arviz(tree), rows, policy=pe.Policy(ess=50.0), key=0)
+    result = pe.erase(*pe.from_arviz(tree), rows, policy=pe.Policy(ess=50.0), random_seed=0)
     out = written(result.draws, tmp_path / "kept.nc")
     assert set(out["posterior"].data_vars) == {"b_Intercept", "b", "slope", "difference", "alpha"}
     assert set(out["constant_data"].data_vars) == {"x", "county_idx", "soil"}
@@ -483,7 +483,7 @@ def test_arviz_sees_what_is_left_of_a_chains_memory():
         for i in range(1, 1000):
             noise[:, i] = 0.9 * noise[:, i - 1] + np.sqrt(1 - 0.9**2) * noise[:, i]
         source = pe.Draws({"beta": oracle.mean(everyone) + noise @ root.T})
-        result = pe.erase(MODELS[id(oracle)], source, rows, key=seed, methods=[pe.Reweight()])
+        result = pe.erase(MODELS[id(oracle)], source, rows, random_seed=seed, methods=[pe.Reweight()])
         tree = from_dict({"posterior": {"beta": np.asarray(result.draws.params["beta"])}})
         worth = ess(tree, method="mean")["beta"].values
         error = np.sqrt(oracle.variance(kept) / worth)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import posterase as pe
-from posterase.errors import BatchError, DrawsShapeError, InvalidOptionError
+from posterase.errors import DrawsShapeError, InvalidOptionError
 from posterase.methods.unconverged.corrected_continuation import CorrectedContinuation
 from posterase.methods.unconverged.rewind import Rewind
 from tests.oracles import LinearRegression
@@ -134,7 +134,7 @@ def test_chains_do_not_know_of_each_other_and_keys_decide():
     both, again, swapped = erased(method), erased(method), erased(method, STARTS[[0, 0]])
     np.testing.assert_array_equal(both.draws.params["beta"], again.draws.params["beta"])
     np.testing.assert_array_equal(both.draws.params["beta"][0], swapped.draws.params["beta"][0])
-    other = erased(method, key=1)
+    other = erased(method, random_seed=1)
     assert not np.array_equal(both.draws.params["beta"], other.draws.params["beta"])
 
 
@@ -209,7 +209,7 @@ def test_options_are_checked(options):
 
 def test_it_needs_rows_that_factorise():
     masked = pe.MaskedModel(lambda p, data, present: -0.5 * jnp.sum(present * (data - p) ** 2), np.arange(9.0))
-    with pytest.raises(BatchError):
+    with pytest.raises(InvalidOptionError):
         CorrectedContinuation(steps=10, batch=2)(0, masked, pe.Draws(np.zeros((1, 2))), masked.change(remove=[0]))
 
 

@@ -14,7 +14,7 @@ from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOption
 from posterase.metrics import Assessment
 from posterase.metrics.comparison import two_sided
 from posterase.metrics.samples import rounded_down, sampled
-from posterase.metrics.table import Figure, with_error
+from posterase.metrics.table import Figure, Outcome, with_error
 from posterase.numerics.weights import Estimate, parameter_ess
 from tests.oracles import BetaBernoulli, LinearRegression
 
@@ -144,7 +144,7 @@ def test_a_shift_is_assessed_with_the_density_of_its_draws(draws, exact_table):
     """Jeffreys of the shifted draws, whose density is known, is judged; PAC-Bayes has the change of the bound."""
     shifted = pe.InfluenceShift()(0, MODEL, draws["before"], MODEL.change(remove=GONE))
     found = assessed(draws, shifted)
-    assert "told" not in found.verdicts["Jeffreys ε (nats)"]
+    assert "reported" not in found.verdicts["Jeffreys ε (nats)"]
     assert float(found["metrics"]["erased"].sel(metric="PAC-Bayes bound, change")) >= 0
     assert "PAC-Bayes bound, change" in exact_table["left_out"]["metric"].values  # no shift
 
@@ -215,7 +215,7 @@ def test_it_is_a_tree_that_prints_as_a_table(exact_table, tmp_path):
 
 @pytest.mark.slow
 def test_the_same_key_gives_the_same_table(draws):
-    one, other = (assessed(draws, "exact", key=7) for _ in range(2))
+    one, other = (assessed(draws, "exact", random_seed=7) for _ in range(2))
     assert one["metrics"].to_dataset().identical(other["metrics"].to_dataset())
 
 
@@ -238,9 +238,9 @@ def test_metrics_of_ones_own_are_judged_with_ours(draws):
         yield work.level("first weight", {label: work.sets[label].mean(each) for label, each in values.items()})
         yield pe.metrics.NotMeasured("second weight", "nobody asked")
 
-    for case, verdict in (("exact", "at the floor"), ("nothing", "off")):
+    for case, outcome in (("exact", Outcome.AT_FLOOR), ("nothing", Outcome.OFF)):
         found = pe.assess(MODEL, draws["before"], draws[case], draws["refits"], rows=GONE, metrics={"weights": weights})
-        assert found.verdicts["first weight"].startswith(verdict)
+        assert found.outcomes["first weight"] is outcome
         assert "second weight: nobody asked" in str(found)
 
 
@@ -514,7 +514,9 @@ def test_verdicts():
     def verdict(erased, p_origin, p_erased, **more):
         values = (Estimate(value, 1.0) for value in (10.0, erased, 0.0))
         made = Figure("f", *values, None, p_origin, p_erased, **more)
-        return made.verdict(10)
+        judged = made.judge(10)
+        assert judged.text.startswith(judged.outcome) or judged.outcome is Outcome.NOT_JUDGED
+        return judged.text
 
     assert verdict(0.1, 1e-9, 0.9) == "at the floor"
     assert verdict(0.1, 0.5, 0.9).startswith("cannot tell: the untouched")
@@ -524,7 +526,7 @@ def test_verdicts():
     assert verdict(30.0, 1e-9, 1e-9) == "off: 3.0 times as far as the untouched draws"
     assert verdict(5.0, 0.5, 1e-9) == "off: the untouched draws pass, these do not"
     assert verdict(5.0, None, None, why="needs a refit") == "cannot tell: needs a refit"
-    assert verdict(5.0, None, None, judged=False) == "told, not judged"
+    assert verdict(5.0, None, None, judged=False) == "reported, not judged"
     assert verdict(0.1, 1e-9, 0.0011) == "at the floor"  # one of ten: 1 % over all of them is 0.1 % each
 
 

@@ -25,11 +25,10 @@ from posterase.errors import (
     EmptyRemovalError,
     InputFileError,
     InvalidOptionError,
-    JobError,
     KeyFileError,
     LedgerError,
-    MissingGroupError,
     OutputError,
+    ProjectError,
     RowsError,
 )
 from posterase.projects import builders
@@ -237,15 +236,15 @@ def test_values_of_a_column_from_a_file(here):
 @pytest.mark.parametrize(
     ("text", "error", "said"),
     [
-        ("rwos = [3]", JobError, "no 'rwos'.*did you mean 'rows'"),
-        ("rows = [3]\n[policy]\nepsilom = 1", JobError, "no 'epsilom'.*did you mean 'epsilon'"),
+        ("rwos = [3]", ProjectError, "no 'rwos'.*did you mean 'rows'"),
+        ("rows = [3]\n[policy]\nepsilom = 1", ProjectError, "no 'epsilom'.*did you mean 'epsilon'"),
         ("rows = [3]\n[policy]\nepsilon = -1", InvalidOptionError, "epsilon is -1.0"),
-        ("rows = [3", JobError, "is not TOML"),
-        ("rows = [3]\nfolder = '.'", JobError, "folder is where the file is"),
-        ("", JobError, "not said which rows"),
-        ("rows = [3]\nrows_file = 'rows.txt'", JobError, "said twice which rows"),
-        ("rows_file = 'nowhere.txt'", JobError, "cannot be read"),
-        ("rows_file = 'empty.txt'", JobError, "lists no rows"),
+        ("rows = [3", ProjectError, "is not TOML"),
+        ("rows = [3]\nfolder = '.'", ProjectError, "folder is where the file is"),
+        ("", ProjectError, "not said which rows"),
+        ("rows = [3]\nrows_file = 'rows.txt'", ProjectError, "said twice which rows"),
+        ("rows_file = 'nowhere.txt'", ProjectError, "cannot be read"),
+        ("rows_file = 'empty.txt'", ProjectError, "lists no rows"),
         ("rows_file = 'wrong.txt'", RowsError, "wrong.txt, line 2: '9-3' is no row id"),
         ("rows = []", RowsError, "empty list"),
         ("rows = [3, 'a']", RowsError, "mixes numbers with text"),
@@ -253,23 +252,25 @@ def test_values_of_a_column_from_a_file(here):
         ("rows = 3", RowsError, "use a list"),
         ("rows = 'person =='", RowsError, "is not a condition"),
         ("rows = '0-99999999999'", RowsError, "more rows than can be named"),
-        ("rows = [3]\nmodel = 'visits'", JobError, "names no function"),
-        ("rows = [3]\nmodel = 'visits:bild'", JobError, "no function 'bild'"),
-        ("rows = [3]\nmodel = 'visits.py:build'", JobError, "no module 'visits.py'.*leave .py out: visits:build"),
-        ("rows = [3]\nmodel = 'nowhere:build'", JobError, "no module 'nowhere'"),
-        ("rows = [3]\nmodel = 'visits:build'\nrow_dim = 'visit'", JobError, "row_dim is for stored"),
-        ("rows = [3]\nseed = -1", JobError, "seed is -1"),
-        ("rows = [3]\nrefits = ['nowhere.nc']", JobError, "no file '.*nowhere.nc'"),
-        ("rows = [3]\nreport = 'kept.nc'", JobError, "out and report are one file"),
+        ("rows = [3]\nmodel = 'visits'", ProjectError, "names no function"),
+        ("rows = [3]\nmodel = 'visits:bild'", ProjectError, "no function 'bild'"),
+        ("rows = [3]\nmodel = 'visits.py:build'", ProjectError, "no module 'visits.py'.*leave .py out: visits:build"),
+        ("rows = [3]\nmodel = 'nowhere:build'", ProjectError, "no module 'nowhere'"),
+        ("rows = [3]\nmodel = 'visits:build'\nrow_dim = 'visit'", ProjectError, "row_dim is for stored"),
+        ("rows = [3]\nseed = -1", ProjectError, "seed is -1"),
+        ("rows = [3]\nbridge = 'pickle'", ProjectError, "no bridge 'pickle'"),
+        ("rows = [3]\nmodel = 'visits:build'\nbridge = 'arviz'", ProjectError, "this one has both"),
+        ("rows = [3]\nrefits = ['nowhere.nc']", ProjectError, "no file '.*nowhere.nc'"),
+        ("rows = [3]\nreport = 'kept.nc'", ProjectError, "out and report are one file"),
         ("rows = [3]\nreport = 'nowhere/report.html'", OutputError, "no folder"),
         ("rows = [3]\nreport = 'refit-1.nc'", OutputError, "already exists"),
         ("rows = [3]\ncertificate = 'certificate.json'", KeyFileError, "posterase keys new"),
-        ("rows = [3]\nout = 'kept.zarr'", JobError, "written as netCDF"),
-        ("rows = [3]\ndiagnostics = 'all.txt'", JobError, "neither .json nor .html"),
+        ("rows = [3]\nout = 'kept.zarr'", ProjectError, "written as netCDF"),
+        ("rows = [3]\ndiagnostics = 'all.txt'", ProjectError, "neither .json nor .html"),
     ],
 )
 def test_what_is_wrong_is_told_before_draws_are_opened(here, monkeypatch, text, error, said):
-    monkeypatch.setattr(builders, "from_arviz", lambda *_, **__: pytest.fail("the draws were opened"))
+    monkeypatch.setattr(builders, "find_bridge", lambda *_, **__: pytest.fail("the draws were opened"))
     (here / "empty.txt").write_text("# nothing\n")
     (here / "wrong.txt").write_text("1\n9-3\n")
     out = "" if "out =" in text else "out = 'kept.nc'\n"
@@ -286,10 +287,10 @@ def test_what_is_wrong_is_told_before_draws_are_opened(here, monkeypatch, text, 
     [
         (("--rows", "person-99", "--by", "person"), EmptyRemovalError, "no row has the person 'person-99'"),
         (("--rows", "person-03", "--by", "persn"), RowsError, "did you mean 'person'"),
-        (("--rows", "3", "--model", "visits:broken"), JobError, "ValueError: the doses are missing"),
-        (("--rows", "3", "--model", "visits:nothing"), JobError, "returned NoneType"),
-        (("--rows", "3", "--model", "visits:build", "--preprocessing", "none"), JobError, "no bridge has read"),
-        (("--rows", "3", "--policy", "epsilon"), JobError, "no entry of a policy"),
+        (("--rows", "3", "--model", "visits:broken"), ProjectError, "ValueError: the doses are missing"),
+        (("--rows", "3", "--model", "visits:nothing"), ProjectError, "returned NoneType"),
+        (("--rows", "3", "--model", "visits:build", "--preprocessing", "none"), ProjectError, "no bridge has read"),
+        (("--rows", "3", "--policy", "epsilon"), ProjectError, "no entry of a policy"),
     ],
 )
 def test_jobs_that_mean_nothing(here, words, error, said):
@@ -323,11 +324,11 @@ def test_modules_beside_a_model_are_its_own(here):
     """Two folders with helpers of one name in a process, a helper that is edited, and one that is imported late."""
 
     def built(folder):
-        build = builders.builder("visits:build", str(folder), wrong=JobError, failed=lambda _, error: error)
+        build = builders.builder("visits:build", str(folder), failed=lambda _, error: error)
         fit = build(here / "fit.nc", lambda subjects: [])
         return int(fit.model.data["size"][0]), fit.code
 
-    alone = builders.builder("visits:build", str(here), wrong=JobError, failed=lambda _, error: error)
+    alone = builders.builder("visits:build", str(here), failed=lambda _, error: error)
     assert alone(here / "fit.nc", lambda subjects: []).code == f"sha256:{_sha256(here / 'visits.py')}"
     late = "def build(draws):\n    import late, sizes as again\n    assert again is sizes\n"
     text = "import sizes\n" + MODEL.replace("def build(draws):\n", late)
@@ -486,7 +487,7 @@ def test_diagnostics_take_the_place_of_a_file_that_others_could_read(here):
         (("report", "half.json", "--out", "fit.nc"), OutputError, "already exists"),
         (("report", "list.json", "--out", "a.html", *FILES), InputFileError, "is no verdict"),
         (("report", "half.json", "--out", "a.html", *FILES), InputFileError, "is no verdict"),
-        (("report", "good.json", "--out", "a.html", *EMPTY), MissingGroupError, "posterior"),
+        (("report", "good.json", "--out", "a.html", *EMPTY), InputFileError, "posterior"),
         (("assess", "fit.nc", "--rows", "3"), InputFileError, "no draws to assess"),
         (("assess", "fit.nc", "--rows", "3", "--after", "kept.nc"), InputFileError, "there is no file"),
     ],

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, NoteError
+from posterase.errors import KeyFileError, LedgerError, LedgerFormatError
 from posterase.record.ledger.canonical import canonical, parsed
 from posterase.record.ledger.ledger import Entry, checkpoint, exported, verify
 from posterase.record.ledger.merkle import Tree, leaf_hash, node_hash
@@ -101,7 +101,7 @@ def test_numbers_read_back_exactly(value):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**53, {1: 2}, {"a": object()}, "\ud800", {"\ud800": 1}, b"a"])
 def test_what_json_has_no_bytes_for_is_refused(value):
-    with pytest.raises(CanonicalFormError):
+    with pytest.raises(LedgerFormatError):
         canonical(value)
 
 
@@ -109,7 +109,7 @@ def test_what_json_has_no_bytes_for_is_refused(value):
     "data", [b'{"b":1,"a":2}', b'{"a": 1}', b'{"a":1,"a":1}', b"1.0", b"NaN", b"\xff", b'"\\u0041"', b"", b"[" * 9999]
 )
 def test_bytes_that_are_not_canonical_are_refused(data):
-    with pytest.raises(CanonicalFormError):
+    with pytest.raises(LedgerFormatError):
         parsed(data)
 
 
@@ -159,7 +159,7 @@ def test_a_note_of_another_program_opens():
         "— PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
     )
     assert opened(note, [key]) == (text, [key])
-    with pytest.raises(NoteError, match="wrong"):
+    with pytest.raises(LedgerFormatError, match="wrong"):
         opened(note.replace("answer", "Answer"), [key])
 
 
@@ -170,7 +170,7 @@ def signer(seed=0, name="example.org/erasures"):
 def test_only_known_keys_open_a_note():
     note = signed("hello\n", signer(1), signer(2))
     assert opened(note, [signer(1).public, signer(3).public]) == ("hello\n", [signer(1).public])
-    with pytest.raises(NoteError, match="trust"):
+    with pytest.raises(LedgerFormatError, match="trust"):
         opened(note, [signer(3).public])
 
 
@@ -184,7 +184,7 @@ def test_public_keys_and_checkpoints_read_back():
     assert PublicKey.parse(str(signer().public)) == signer().public
     found = Checkpoint("a", 3, b"\1" * 32)
     assert Checkpoint.parse(found.text()) == found
-    with pytest.raises(NoteError):
+    with pytest.raises(LedgerFormatError):
         Checkpoint.parse("a\n03\n" + base64.b64encode(b"\1" * 32).decode() + "\n")
 
 

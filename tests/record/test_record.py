@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import errno
 import json
 import shutil
 import stat
@@ -12,12 +13,13 @@ import sys
 import tempfile
 import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from posterase.errors import ClockError, KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
+from posterase.errors import KeyFileError, LedgerError, OutputError, ProjectError, RecordError, RequestError
 from posterase.projects.spec import Project
 from posterase.record import opening
 from posterase.record.consistency import definition_digest, folder_digest
@@ -300,7 +302,7 @@ def test_a_clock_that_was_moved_back(record, clock):
     record.add("radon", "AITKIN", "gdpr", subject_request_id=an_id(2))
     assert record.history(an_id(2))[0].time == text_of(START)
     clock.time = START - dt.timedelta(hours=1)
-    with pytest.raises(ClockError, match="clock shows 2026-01-31T11:00:00Z"):
+    with pytest.raises(RecordError, match="clock shows 2026-01-31T11:00:00Z"):
         record.add("radon", "BECKER", "gdpr")
     assert len(record.find()) == 2
     assert record.verify().size == 4
@@ -351,14 +353,13 @@ def test_a_project_that_changes_is_written_down(record):
     ("text", "says"),
     [
         ('name = "a"\ndraws = "d.nc"\nbrigde = "arviz"', "did you mean 'bridge'"),
-        ('name = "a"\ndraws = "d.nc"', "a model or a bridge"),
         ('name = "a"\ndraws = "d.nc"\nbridge = "arviz"\nmodel = "a:b"', "a model or a bridge"),
         ('name = "a b"\ndraws = "d.nc"\nbridge = "arviz"', "cannot name a project"),
         ('name = "a"\nbridge = "arviz"', "has no 'draws'"),
         ('name = "a"\ndraws = "d.nc"\nbridge = "pickle"', "no bridge"),
         ('name = "a"\ndraws = "d.nc"\nmodel = "os.system"', "names no function"),
         ('name = "a"\ndraws = "d.nc"\nbridge = "arviz"\nseed = -1', "seed"),
-        ('name = "a"\ndraws = "d.nc"\nbridge = "arviz"\nowns = "x"', "owns"),
+        ('name = "a"\ndraws = "d.nc"\nbridge = "arviz"\nowns = 3', "owns is 3"),
         ('name = "a"\ndraws = "none.nc"\nbridge = "arviz"', "there is no file"),
         ('name = "a', "not TOML"),
         ('folder = "/"\nname = "a"', "folder"),
@@ -582,13 +583,57 @@ def test_a_link_to_the_record_is_the_same_record(tmp_path):
     other.close()
 
 
-@pytest.mark.parametrize("what", ["folder", "garbage"])
-def test_a_lock_that_is_none(tmp_path, what):
+def test_a_file_that_cannot_be_locked(tmp_path):
     record = Record.open(f"sqlite:///{tmp_path / 'record.db'}", some_keys(), actor="a")
-    path = tmp_path / "record.db.radon.lock"
-    path.mkdir() if what == "folder" else path.write_text("hello " * 1000)
-    with pytest.raises(RecordError, match="lock"), record.database.locked("radon"):
+    (tmp_path / "record.db.radon.lock").mkdir()
+    with pytest.raises(RecordError, match="cannot be locked"), record.database.locked("radon"):
         pass
+    record.close()
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported:UserWarning")
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    """A lock that is a mere file would stay when its process dies."""
+    import fcntl
+
+    def missing(*_):
+        raise OSError(errno.ENOSYS, "not implemented")
+
+    record = Record.open(f"sqlite:///{tmp_path / 'record.db'}", some_keys(), actor="a")
+    monkeypatch.setattr(fcntl, "flock", missing)
+    with pytest.raises(RecordError, match="cannot be locked"), record.database.locked("radon"):
+        pass
+    monkeypatch.undo()
+    with record.database.locked("radon") as held:
+        assert held is not None
+    record.close()
+
+
+def test_a_lock_ends_with_its_process_but_not_with_its_threads_or_children(tmp_path):
+    """Another thread does not get it, and a subprocess that outlives the holder does not keep it."""
+    url = f"sqlite:///{tmp_path / 'record.db'}"
+    record = Record.open(url, some_keys(), actor="a")
+    code = (
+        "import subprocess, sys; from posterase.record.store.database import Database\n"
+        f"with Database({url!r}).locked('radon') as held:\n"
+        "    assert held is not None\n"
+        "    subprocess.Popen(['sleep', '20'], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)\n"
+        "    print('locked', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"locked\n"
+        with record.database.locked("radon") as held:
+            assert held is None
+        holder.kill()
+        holder.wait()
+    with record.database.locked("radon") as held, ThreadPoolExecutor(1) as pool:
+        assert held is not None
+
+        def other_thread():
+            with record.database.locked("radon") as second:
+                return second
+
+        assert pool.submit(other_thread).result() is None
     record.close()
 
 

@@ -44,7 +44,7 @@ def problem():
 @pytest.fixture(scope="module")
 def accepted(problem):
     model, draws, refit = problem
-    return pe.erase(model, draws, list(range(5)), key=0, methods=[pe.Reweight()], refits=refit)
+    return pe.erase(model, draws, list(range(5)), random_seed=0, methods=[pe.Reweight()], refits=refit)
 
 
 class Outline(HTMLParser):
@@ -75,7 +75,7 @@ class Outline(HTMLParser):
 @pytest.fixture(scope="module")
 def refused(problem):
     model, draws, _ = problem
-    found = pe.erase(model, draws, list(range(5)), key=0, methods=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
+    found = pe.erase(model, draws, list(range(5)), random_seed=0, methods=[pe.Reweight()], policy=pe.Policy(ess=1999.0))
     assert not found.verdict.accepted
     return found
 
@@ -143,7 +143,7 @@ def test_what_moved_is_told_from_before_to_after(problem, accepted):
     """Not to a refit, which may be anywhere."""
     model, draws, refit = problem
     far = pe.Draws({"a<b": refit.params["a<b"] + 50})
-    with_far = pe.erase(model, draws, list(range(5)), key=0, methods=[pe.Reweight()], refits=far)
+    with_far = pe.erase(model, draws, list(range(5)), random_seed=0, methods=[pe.Reweight()], refits=far)
     moved = [re.search(r"moved by ([\d.e+-]+) standard", diagnostics_report(each))[1] for each in (accepted, with_far)]
     assert moved[0] == moved[1]
 

@@ -198,13 +198,13 @@ def test_every_setting_is_compared_when_a_run_is_resumed(name, tmp_path):
     assert len(leaves) >= 5
     for at, value in enumerate(leaves):
         other = jax.tree.unflatten(structure, [*leaves[:at], value + 1 if value == 0 else value * 2, *leaves[at + 1 :]])
-        with pytest.raises(errors.ResumeError, match=r"is of another run: sampler\.[a-z_.]+ was"):
+        with pytest.raises(errors.InputFileError, match=r"is of another run: sampler\.[a-z_.]+ was"):
             pe.load_state(path, state, model, other)
     for other, words in (
         (SAMPLERS[name], "sampler.noise_free was 'NoiseFreePhase' there and is None here"),
         (next(each for each in SAMPLERS.values() if type(each) is not type(sampler)), f"sampler was '{name}' there"),
     ):
-        with pytest.raises(errors.ResumeError, match=words):
+        with pytest.raises(errors.InputFileError, match=words):
             pe.load_state(path, state, model, other)
 
 
@@ -268,7 +268,7 @@ def test_settings_that_cannot_be_compared_are_refused(tmp_path):
     with pytest.raises(errors.InvalidOptionError, match=r"sampler\.schedule\.shape"):
         saved(lambda t: 1e-3 / t)
     path, rest = saved(jnp.reciprocal)
-    with pytest.raises(errors.ResumeError, match=r"sampler\.schedule\.shape was '.*reciprocal' there"):
+    with pytest.raises(errors.InputFileError, match=r"sampler\.schedule\.shape was '.*reciprocal' there"):
         pe.load_state(path, *rest, pe.SGLD(Shaped(jnp.sqrt)))
 
 
@@ -285,7 +285,7 @@ def test_options():
         pe.CyclicalSGLD(pe.CyclicalSteps(1e-3, 10), exploration=1.0)
     with pytest.raises(errors.InvalidOptionError, match="cycle"):
         pe.CyclicalSteps(1e-3, 1)
-    with pytest.raises(errors.ScheduleError, match="step size"):
+    with pytest.raises(errors.InvalidOptionError, match="step size"):
         pe.CyclicalSteps(0.0, 10)
 
 

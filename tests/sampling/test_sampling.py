@@ -66,7 +66,7 @@ def test_schedule_values():
     ],
 )
 def test_schedules_that_break_their_conditions(arguments, words):
-    with pytest.raises(errors.ScheduleError, match=words):
+    with pytest.raises(errors.InvalidOptionError, match=words):
         PolynomialSteps(*arguments)
 
 
@@ -180,7 +180,7 @@ def test_batches_that_do_not_fit(batch):
     model = KNOWN.model()
     jaxtyping.config.update("jaxtyping_disable", True)
     try:
-        with pytest.raises(errors.BatchError, match="of 40 rows"):
+        with pytest.raises(errors.InvalidOptionError, match="of 40 rows"):
             start_chains(0, model, SGLD(PolynomialSteps(1e-3), batch=batch), at(0.0, 1))
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
@@ -189,7 +189,7 @@ def test_batches_that_do_not_fit(batch):
 def test_a_batch_must_fit_the_rows_that_are_left():
     model, sampler = KNOWN.model(), SGLD(PolynomialSteps(1e-3), batch=20)
     state = start_chains(0, model, sampler, at(0.0, 1))
-    with pytest.raises(errors.BatchError, match="batch is 20, of 15 rows"):
+    with pytest.raises(errors.InvalidOptionError, match="batch is 20, of 15 rows"):
         sample(model.without(model.change(remove=range(25))), sampler, state, 5)
 
 
@@ -250,7 +250,7 @@ def test_files_of_another_run_are_refused(tmp_path):
         "prior": (dataclasses.replace(KNOWN, prior=0.5).model(), sampler, state, "another log density"),
     }
     for other_model, other_sampler, other_state, words in others.values():
-        with pytest.raises(errors.ResumeError, match=words):
+        with pytest.raises(errors.InputFileError, match=words):
             load_state(path, other_state, other_model, other_sampler)
     (tmp_path / "text.eqx").write_text("nothing")
     with pytest.raises(errors.InputFileError, match="not a saved state"):
@@ -264,7 +264,7 @@ def test_a_chain_that_diverges_names_the_step():
     sampler = SGLD(constant(1e3))
     state = start_chains(0, model, sampler, at(0.0, 2))
     with pytest.raises(
-        errors.DivergedError, match=r"chain 0 was not finite after step \d+ \(2 of 2 chains\)"
+        errors.NonFiniteResultError, match=r"chain 0 was not finite after step \d+ \(2 of 2 chains\)"
     ) as caught:
         sample(model, sampler, state, 100)
     step = int(str(caught.value).split("step ")[1].split()[0])
@@ -375,7 +375,7 @@ def test_nuts_options():
 
 def test_models_that_do_not_factorise_need_all_rows():
     masked = pe.MaskedModel(lambda p, data, present: -0.5 * jnp.sum(present * (data - p) ** 2), np.arange(9.0))
-    with pytest.raises(errors.BatchError, match="independent"):
+    with pytest.raises(errors.InvalidOptionError, match="independent"):
         start_chains(0, masked, SGLD(PolynomialSteps(1e-3), batch=3), np.zeros(1))
     sampler = SGLD(PolynomialSteps(1e-3))
     run = sample(masked, sampler, start_chains(0, masked, sampler, np.zeros(1)), 5)

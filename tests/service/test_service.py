@@ -632,7 +632,7 @@ def test_a_run_that_ends_its_process_is_given_up(small):
             process.kill()
     (folder / "other").mkdir()
     new_draws(folder / "other", 5)
-    record.register(Project("other", "draws.nc", model="nowhere:build", folder=str(folder / "other")))
+    record.register(Project(name="other", draws="draws.nc", model="nowhere:build", folder=str(folder / "other")))
     beside = place_order(record, "other")
     assert [each.id for each in open_orders(record)] == [beside.id, placed.id]
     with working(url, folder):

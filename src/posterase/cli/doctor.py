@@ -27,13 +27,13 @@ EXTRAS = {
     "zarr": ("zarr",),
     "parquet": ("pyarrow",),
     "data": ("pooch", "scikit-learn"),
-    "record": ("sqlalchemy", "alembic", "cryptography"),
+    "record": ("sqlalchemy", "alembic", "cryptography", "filelock"),
     "postgresql": ("psycopg",),
     "service": ("fastapi", "uvicorn", "jinja2"),
 }
 """What each extra brings, by the names of distributions."""
 
-WHERE_PROGRAMS = "compiled programs"
+COMPILED_PROGRAMS = "compiled programs"
 
 
 class Finding(NamedTuple):
@@ -75,18 +75,18 @@ def _backend() -> Finding:
 def _programs() -> Finding:
     from posterase.runtime import compilation_cache
 
-    found = compilation_cache.programs()
-    if found.folder is None:
-        state: State = "wrong" if found.ours else "ok"
-        advice = f"chmod go-w {compilation_cache.default_folder()}" if found.ours else ""
-        return Finding(WHERE_PROGRAMS, state, f"not kept: {found.said}", advice)
-    trouble = compilation_cache.obstacle(found.folder) if found.ours else ""
-    if trouble:
-        return Finding(
-            WHERE_PROGRAMS, "wrong", trouble, f"name another one: {compilation_cache.VARIABLE}=FOLDER, or off."
-        )
-    count, size = found.held()
-    return Finding(WHERE_PROGRAMS, "ok", f"{count} in {found.folder}, {size / 2**20:.1f} MiB; {found.said}")
+    cache = compilation_cache.find_cache()
+    another = f"use another folder: {compilation_cache.VARIABLE}=FOLDER, or off."
+    if cache.folder is None:
+        state: State = "wrong" if cache.is_ours else "ok"
+        advice = f"allow only yourself to write there (chmod go-w), or {another}" if cache.is_ours else ""
+        return Finding(COMPILED_PROGRAMS, state, f"not written to disk: {cache.reason}", advice)
+    problem = compilation_cache.folder_problem(cache.folder) if cache.is_ours else ""
+    if problem:
+        return Finding(COMPILED_PROGRAMS, "wrong", problem, another)
+    count, size = cache.measure()
+    where = f"{count} in {cache.folder}, {size / 2**20:.1f} MiB, of the command line; {cache.reason}"
+    return Finding(COMPILED_PROGRAMS, "ok", f"{where}; pe.enable_compilation_cache() in Python")
 
 
 def _extra(extra: str, names: tuple[str, ...]) -> Finding:

@@ -162,7 +162,7 @@ def erase(
         fit.model,
         fit.draws,
         fit.model.change(remove=removed),
-        key=job.seed,
+        random_seed=job.seed,
         policy=job.rules,
         refits=refits,
         progress=progress,
@@ -294,7 +294,7 @@ class _Finished:
         from posterase.metrics.assessment import assess
 
         fit, seed = self.fit, self.job.seed or 0
-        return assess(fit.model, fit.draws, self.result, refits, key=seed, progress=self.said.progress)
+        return assess(fit.model, fit.draws, self.result, refits, random_seed=seed, progress=self.said.progress)
 
     def _certificate(self, after: Path) -> bytes:
         from posterase.projects.certificate import attest
@@ -361,7 +361,9 @@ def assess(
         draws, refits = Draws.load(kept, like=fit.draws.params), job.read_refits(fit.draws)
     removed = selection.ids(fit.table)
     progress = said.progress if is_first() else False
-    found = assessed(fit.model, fit.draws, draws, refits, rows=removed, key=job.seed or 0, progress=progress, mesh=over)
+    found = assessed(
+        fit.model, fit.draws, draws, refits, rows=removed, random_seed=job.seed or 0, progress=progress, mesh=over
+    )
     if not is_first():
         return
     found.attrs["contains"] = CONTAINS
@@ -470,7 +472,7 @@ def _samples(facts: Mapping[str, Any], before: Path, after: Path, refits: Sequen
     """Read draws from files: the parameters that have the same shape in all of them."""
     import xarray as xr
 
-    from posterase.bridges.arviz import opened
+    from posterase.bridges.shared.groups import opened
     from posterase.draws.draws import Draws
     from posterase.plotting.figures import Sample
 

@@ -22,6 +22,7 @@ from posterase.cli.service import serve
 from posterase.cli.tokens import tokens
 from posterase.errors import PeerLostError, PosteraseError
 from posterase.projects.advice import as_options
+from posterase.runtime.compilation_cache import enable_compilation_cache
 
 app = Commands(
     help="Erase data from a posterior.",
@@ -87,6 +88,7 @@ UNREADABLE: Any = next(each for each in typer.BadParameter.__mro__ if each.__nam
 
 def main() -> None:
     """Run the command line; mistakes of the user's end in a sentence, not in a traceback. See `exit_status`."""
+    enable_compilation_cache()  # not for `app`: whoever runs it in a process of their own decides for that process
     try:
         ended = app(prog_name="posterase", standalone_mode=False)
     except UNREADABLE as error:

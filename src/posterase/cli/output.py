@@ -17,7 +17,7 @@ import inspect
 import io
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Annotated, Any
 
@@ -153,11 +153,11 @@ def print_line(text: str) -> None:
     Console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_table(lines: Sequence[Sequence[str]]) -> None:
-    """Columns that are never cut: ids are there to be copied."""
+def print_table(lines: Sequence[Sequence[str]], urgent: Collection[int] = ()) -> None:
+    """Print a heading and rows, never truncated, so that ids can be copied; `urgent` rows, by their place, in red."""
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     console = Console()
     for number, line in enumerate(lines):
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        style = "bold" if number == 0 else "red" if "LATE" in text else None
+        style = "bold" if number == 0 else "red" if number - 1 in urgent else None
         console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)

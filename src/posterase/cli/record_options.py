@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
+import platformdirs
 import typer
 
 DEFAULT_RECORD = "posterase-record.db"
@@ -20,6 +20,5 @@ KeysFolder = Annotated[
 
 
 def keys_folder() -> Path:
-    """Keys are kept apart from projects, so that nobody shares them by mistake."""
-    named = os.environ.get("XDG_CONFIG_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else Path.home() / ".config") / "posterase" / "keys"
+    """The default folder of keys, apart from projects, so that nobody shares them by mistake."""
+    return platformdirs.user_config_path("posterase", appauthor=False) / "keys"

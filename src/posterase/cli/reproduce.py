@@ -313,6 +313,10 @@ def bench_trust(
     family: Annotated[list[str] | None, typer.Option(help="One family; repeatable.", metavar="NAME")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes side by side, each on one core.")] = 1,
     refits: Annotated[bool, typer.Option("--refits/--no-refits", help="Refit in every case, to compare with.")] = True,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(help="A registered method to climb; repeatable. Default: the ladder.", metavar="NAME"),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where a run was cut: what it had finished is beside OUT, as JSON.")
     ] = False,
@@ -327,11 +331,14 @@ def bench_trust(
     from posterase.experiments.machine import machine
     from posterase.experiments.trust import bench as trust
     from posterase.experiments.trust.families import families
+    from posterase.methods import find_method
 
     known = [each.name for each in families()]
     for name in family or []:
         if name not in known:
             raise InvalidOptionError(f"there is no family {name!r}.", did_you_mean(name, known, f"one of: {known}."))
+    for name in method or []:
+        find_method(name)
     make_folder(out.parent)
     beside_out = out.with_suffix(".json")
     finished = []
@@ -344,12 +351,14 @@ def bench_trust(
             family or (),
             jobs=jobs,
             refits=refits,
+            methods=method or (),
             done=finished,
             report=lambda what, done, total: progress.update(task, description=what, completed=done, total=total),
             keep=lambda found: _write_json(beside_out, [each.to_dict() for each in found]),
         )
     summary, wrong = trust.summary(outcomes), trust.wrong_ones(outcomes)
     chosen = [f'--family "{name}"' for name in family or []]
+    chosen += [f"--method {name}" for name in method or []]
     command = " ".join([f"posterase bench trust --seeds {seeds}", *chosen, *([] if refits else ["--no-refits"])])
     text = ["# Can the verdict be trusted?", "", f"From `{command}`: {machine()}.", "", trust.__doc__ or "", summary]
     for table in trust.tables(outcomes):

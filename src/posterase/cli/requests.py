@@ -140,7 +140,8 @@ def requests_register(
     Example: `posterase requests register radon.toml`
     """
     with opened_record(record, folder) as opened:
-        from posterase.projects.loading import open_project, policy_of
+        from posterase.projects.builders import policy_of
+        from posterase.projects.loading import open_project
         from posterase.projects.spec import Project
         from posterase.record.consistency import definition_digest
 
@@ -233,7 +234,7 @@ def requests_list(
         due = f"{each.due_at} LATE" if each.late(now) else each.due_at
         rows = "" if each.rows is None else str(each.rows)
         lines.append((each.subject_request_id, each.project, each.state, each.regulation, due, rows))
-    print_table(lines)
+    print_table(lines, urgent=[place for place, each in enumerate(found) if each.late(now)])
 
 
 @requests.command("show")

@@ -10,16 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int, PyTree
 
-from posterase.errors import (
-    DataError,
-    DuplicateRowsError,
-    EmptyRemovalError,
-    NonFiniteDataError,
-    NothingKeptError,
-    RowsAlreadyRemovedError,
-    RowsError,
-    RowsOutOfRangeError,
-)
+from posterase.errors import DataError, EmptyRemovalError, NothingKeptError, RowsError
 from posterase.runtime.checks import first_bad
 from posterase.runtime.precision import as_jax
 
@@ -94,7 +85,7 @@ def check_values(
     if jnp.issubdtype(array.dtype, jnp.floating):
         bad = first_bad(np.isnan(np.asarray(array)) if isinstance(array, np.ndarray) else jnp.isnan(array))
         if bad is not None:
-            raise NonFiniteDataError(
+            raise DataError(
                 f"{name} is NaN at {[bad[0] if row_ids is None else int(row_ids[bad[0]]), *bad[1:]]}.",
                 "drop or fill these values, and mark them in another array of data if the likelihood must know.",
             )
@@ -141,19 +132,19 @@ def row_ids(rows: Any, present: Bool[np.ndarray, " rows"]) -> Int[np.ndarray, " 
         )
     outside = given[(given < 0) | (given >= n_rows)]
     if outside.size:
-        raise RowsOutOfRangeError(
+        raise RowsError(
             f"row {outside[0]} does not exist ({outside.size} such).", f"row ids go from 0 to {n_rows - 1}."
         )
     ids, counts = np.unique(given, return_counts=True)
     if (counts > 1).any():
         twice = ids[counts > 1]
-        raise DuplicateRowsError(
+        raise RowsError(
             f"row {twice[0]} is given {counts[counts > 1][0]} times ({twice.size} such).",
             "name each row once (numpy.unique(rows) does it).",
         )
     gone = given[~present[given]]
     if gone.size:
-        raise RowsAlreadyRemovedError(
+        raise RowsError(
             f"row {gone[0]} was removed before ({gone.size} such).", "leave out rows that are gone: see model.row_ids."
         )
     if given.size == np.count_nonzero(present):

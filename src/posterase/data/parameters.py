@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from posterase.errors import UnknownParameterError
+from posterase.errors import InvalidOptionError
 from posterase.runtime.text import did_you_mean
 
 BARE_ARRAY = "theta"
@@ -35,6 +35,6 @@ def check_known(given: Iterable[str], names: list[str], argument: str) -> None:
     for name in given:
         if name not in names:
             known = f"The parameters are {', '.join(map(repr, names))}."
-            raise UnknownParameterError(
+            raise InvalidOptionError(
                 f"{argument} names {name!r}, which is not a parameter.", f"{did_you_mean(name, names)} {known}".strip()
             )

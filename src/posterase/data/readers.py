@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jaxtyping import Int, PyTree, Shaped
 
-from posterase.errors import DataError, NonFiniteDataError, PosteraseError, StreamError
+from posterase.errors import DataError, PosteraseError, StreamError
 from posterase.runtime.optional import need
 
 BATCH_ROWS = 2**16
@@ -195,7 +195,7 @@ class ParquetColumn(Reader):
 
     def _numbers(self, column: Any, first: int) -> Rows:
         if column.null_count:
-            raise NonFiniteDataError(
+            raise DataError(
                 f"{self.name} has no value in some of the rows from {first} on.",
                 "drop or fill such rows, and mark them in another column if the likelihood must know.",
             )

@@ -24,13 +24,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, Int, Key, PyTree
 from posterase.data.parameters import check_known, parameter_names
 from posterase.draws.inference_groups import SAMPLE_DIMS, Container
 from posterase.draws.io import read_tree, write_netcdf
-from posterase.errors import (
-    DrawsShapeError,
-    IntegerParametersError,
-    NonFiniteDrawsError,
-    OutputError,
-    WeightedDrawsError,
-)
+from posterase.errors import DrawsShapeError, InvalidTypeError, NonFiniteDrawsError, OutputError, WeightedDrawsError
 from posterase.runtime.checks import check_int, first_bad
 from posterase.runtime.files import written_whole
 from posterase.runtime.precision import as_jax
@@ -393,7 +387,7 @@ def _all_finite_on_device(array: Float[Array, "..."]) -> Bool[Array, ""]:
 def _real(name: str, leaf: Any) -> Array:
     array = leaf if isinstance(leaf, jax.Array) else np.asarray(leaf)
     if not jnp.issubdtype(array.dtype, jnp.floating):
-        raise IntegerParametersError(
+        raise InvalidTypeError(
             f"{name} is of type {array.dtype}, not real numbers.",
             "erasing moves parameters along gradients, so they must be real: leave integers out (var_names=…), "
             "sum discrete parameters out of the model, or convert with .astype(float) if they are real after all.",

@@ -28,6 +28,7 @@ import xarray as xr
 from jaxtyping import Bool, Int, PyTree
 
 from posterase.data.selection import RowTable, blanked
+from posterase.draws.io import PIECE_ELEMENTS, select_draws
 from posterase.draws.notes import Note
 
 SAMPLE_DIMS = ("chain", "draw")
@@ -354,6 +355,8 @@ def _without_sample_coords(group: xr.Dataset) -> dict[Hashable, xr.DataArray]:
 
 def _at(values: xr.Variable, chain: xr.Variable, draw: xr.Variable) -> xr.Variable:
     """Values at these chains and draws; those without both axes as they are."""
+    if values.dims[:2] == SAMPLE_DIMS and values.size > PIECE_ELEMENTS:
+        return select_draws(values, chain.values, draw.values)
     return values.isel(chain=chain, draw=draw) if set(SAMPLE_DIMS) <= set(values.dims) else values
 
 

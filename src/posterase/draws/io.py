@@ -9,10 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import xarray as xr
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
+from xarray.backends import BackendArray
+from xarray.core import indexing
 
 from posterase.errors import InputFileError
 from posterase.runtime.optional import need
@@ -80,3 +83,41 @@ def pieces(values: xr.Variable) -> Iterator[tuple[tuple[slice, ...], Shaped[np.n
         for start in range(0, values.shape[1], step):
             piece = slice(chain, chain + 1), slice(start, start + step)
             yield (*piece, *(slice(None),) * (values.ndim - 2)), values[piece].values
+
+
+def select_draws(
+    values: xr.Variable, chain: Int[np.ndarray, "chain draw"], draw: Int[np.ndarray, "chain draw"]
+) -> xr.Variable:
+    """Return a variable at these chains and draws, its values read when they are used.
+
+    xarray's own vectorised indexing keeps an index for every element that it selects, which for log-likelihoods is
+    rows × draws.
+    """
+    picked = indexing.LazilyIndexedArray(_SelectedDraws(values, chain, draw))
+    return xr.Variable(values.dims, picked, values.attrs)
+
+
+class _SelectedDraws(BackendArray):
+    """Some draws of a variable `(chain, draw, …)` that may be in a file."""
+
+    def __init__(self, values: xr.Variable, chain: np.ndarray, draw: np.ndarray):
+        self.values, self.chain, self.draw = values, chain, draw
+        self.shape, self.dtype = (*chain.shape, *values.shape[2:]), values.dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> np.ndarray:
+        return indexing.explicit_indexing_adapter(key, self.shape, indexing.IndexingSupport.OUTER, self._read)
+
+    def _read(self, key: tuple[Any, ...]) -> np.ndarray:
+        outer = np.ix_(*(np.atleast_1d(np.arange(n)[k]) for n, k in zip(self.chain.shape, key[:2], strict=True)))
+        chain, draw = self.chain[outer], self.draw[outer]
+        rest = tuple(k if isinstance(k, slice) else np.atleast_1d(k) for k in key[2:])
+        out: np.ndarray | None = None
+        for source in np.unique(chain):
+            wanted = chain == source
+            draws, places = np.unique(draw[wanted], return_inverse=True)
+            found = self.values[(int(source), draws, *rest)].values[places]
+            out = np.empty((*chain.shape, *found.shape[1:]), self.dtype) if out is None else out
+            out[wanted] = found
+        assert out is not None
+        dropped = tuple(axis for axis, k in enumerate(key) if isinstance(k, (int, np.integer)))
+        return out.squeeze(axis=dropped) if dropped else out

@@ -35,7 +35,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree, Shaped, UInt8
 
 from posterase.draws.draws import Draws
-from posterase.errors import DivergedError, InvalidOptionError, NonFiniteResultError
+from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.experiments import datasets, networks
 from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.recipes import SamplerName, sampler_of
@@ -47,7 +47,6 @@ from posterase.methods.unconverged.rewind import Rewind
 from posterase.methods.unconverged.rounds import RoundsEraser
 from posterase.model.change import Change
 from posterase.model.factorised import Model
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import sample, start_chains
 from posterase.sampling.sampler import NoiseFreePhase, Sampler, State
 from posterase.sampling.schedules import PolynomialSteps
@@ -541,7 +540,6 @@ class Block(NamedTuple):
     """Methods that gave no network at all, and why."""
 
 
-@programs_kept()
 def run(
     settings: Settings,
     *,
@@ -597,7 +595,7 @@ def run(
         if name in methods:
             try:
                 arms[name] = stage(name, depends_on(settings, name), kept, of_kept, make)
-            except (DivergedError, NonFiniteResultError) as error:
+            except NonFiniteResultError as error:
                 failed[name] = error.problem
     return Block(problem, arms, failed)
 

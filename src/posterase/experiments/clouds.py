@@ -32,7 +32,6 @@ from posterase.model.change import Change
 from posterase.model.densities import LogDensity
 from posterase.model.factorised import Model
 from posterase.numerics.densities import evaluate_at
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
 
 HEAVIEST = 1.0
@@ -122,7 +121,6 @@ def request() -> Asked:
     return Asked(model, model.change(remove=bmi >= HEAVIEST))
 
 
-@programs_kept()
 def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> Clouds:
     """One request, by every method; `report` hears what is being done."""
     asked = request()

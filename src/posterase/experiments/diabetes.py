@@ -30,7 +30,6 @@ from posterase.methods.influence_shift import InfluenceShift
 from posterase.methods.reweight import Reweight
 from posterase.model.factorised import Model
 from posterase.model.transforms import positive
-from posterase.runtime.compilation_cache import programs_kept
 
 CENTRE_AND_UNIT = {
     "age": (50, 10),
@@ -143,7 +142,6 @@ METHODS: dict[str, Method] = {
 }
 
 
-@programs_kept()
 def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> list[Request]:
     """Answer two requests, one patient's and a group's, by every method; `report` hears what is being done."""
     rng = np.random.default_rng(seed)

@@ -33,7 +33,6 @@ from posterase.experiments.clock import Clock, Report, named
 from posterase.experiments.recipes import SamplerName, sampler_of
 from posterase.methods.live_influence_shift import LiveInfluenceShift, LiveResult
 from posterase.model.factorised import Model
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.sample import Sampled, sample, start_chains
 from posterase.sampling.sampler import Sampler
 from posterase.sampling.schedules import PolynomialSteps
@@ -196,7 +195,6 @@ def make_eraser(settings: Settings) -> LiveInfluenceShift:
     )
 
 
-@programs_kept()
 def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     """The whole experiment for one sampler."""
     points = make_points(settings)

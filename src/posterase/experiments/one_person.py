@@ -18,7 +18,6 @@ from posterase.experiments.diabetes import CHAINS, DRAWS, TERMS, Exact, columns,
 from posterase.ladder.erase import erase
 from posterase.ladder.result import Result
 from posterase.model.base import AbstractModel
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.sampling.nuts import nuts
 
 PATIENT = 169
@@ -61,7 +60,6 @@ class OnePerson(NamedTuple):
         return [int(at) for at in np.argsort(-away)[:SHOWN]]
 
 
-@programs_kept()
 def run(seed: int = 0, report: Callable[[str], None] = lambda _: None) -> OnePerson:
     """Fit, erase, and fit again; each step twice, to tell its seconds without compilation."""
     patients = load()

@@ -29,11 +29,10 @@ from jaxtyping import Array, ArrayLike, Key
 
 from posterase.data.leakage import lagged
 from posterase.data.selection import table_of
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.draws.notes import Note
 from posterase.draws.objections import Objection
-from posterase.errors import DrawsShapeError, InvalidOptionError, NothingKeptError, RepeatedDrawsError
+from posterase.errors import DifferentModelError, DrawsShapeError, InvalidOptionError, NothingKeptError
 from posterase.ladder.climb import TOO_EXPENSIVE, Climb, exceeds_cost_of_refit
 from posterase.ladder.output import MOST_PARAMETERS, is_network
 from posterase.ladder.policy import ENOUGH_ESS, Policy
@@ -41,6 +40,7 @@ from posterase.ladder.reasons import ADD, ALLOW, make_verdict
 from posterase.ladder.result import MethodOutcome, Result
 from posterase.methods.base import Method
 from posterase.methods.refit import Refit
+from posterase.methods.registry import find_method
 from posterase.methods.rejuvenate import Rejuvenate
 from posterase.methods.reweight import Reweight
 from posterase.methods.transport import Transport
@@ -49,17 +49,16 @@ from posterase.model.change import Change
 from posterase.model.densities import LogDensity, LogRatio
 from posterase.model.stored import GIVE_THE_MODEL
 from posterase.numerics.densities import unconstrained
-from posterase.numerics.failures import raises_own_errors
+from posterase.numerics.failures import entry_point
 from posterase.numerics.input_checks import check_draws, compute_scores
 from posterase.numerics.kernels import lower_kernels
 from posterase.numerics.propriety import check_informed, informed_draws
 from posterase.numerics.weights import first_half, independent_groups, parameter_ess
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type, once
-from posterase.runtime.compilation_cache import compile_in_background, programs_kept
-from posterase.runtime.garbage import rare_collections
+from posterase.runtime.compilation_cache import compile_in_background
 from posterase.runtime.optional import import_in_background
-from posterase.runtime.prng import fresh_key, key_from, numbered
+from posterase.runtime.prng import as_key, fresh_key, numbered
 from posterase.runtime.progress import shown
 from posterase.sampling.effective_draws import effective_draws
 from posterase.sampling.mixing import ChainAgreement, chain_agreement, different_modes, stuck_chains
@@ -90,19 +89,15 @@ LADDER: tuple[Method, ...] = (Reweight(), Transport(), Rejuvenate())
 """The ladder, but for the refit."""
 
 
-@rare_collections()
-@programs_kept()
-@raises_read_errors
-@raises_own_errors
+@entry_point(converts_failures=True)
 def erase(
     model: AbstractModel,
     draws: Draws,
     rows: Selection,
     *,
     random_seed: Key[Array, ""] | int | None = None,
-    key: Key[Array, ""] | int | None = None,
     policy: Policy | None = None,
-    methods: Sequence[Method] | None = None,
+    methods: Sequence[Method | str] | None = None,
     refits: Draws | Sequence[Draws] | None = None,
     spent: float = 0.0,
     progress: bool | None = None,
@@ -122,8 +117,6 @@ def erase(
     random_seed
         A seed or a jax key: the same one gives the same draws. None: fresh entropy from the operating system. Moves are
         reversible for whoever knows their random numbers, so pass one only where the draws are not handed out.
-    key
-        Another name of `random_seed`.
     policy
         What a result must show, whether a refit may be started, the budget of repeated erasures.
     methods
@@ -156,7 +149,7 @@ def erase(
     check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
     policy = Policy() if policy is None else policy
     check_type(policy, Policy, "policy", "use pe.Policy(…).")
-    typed = key_from(random_seed, key)
+    typed = None if random_seed is None else as_key(random_seed, "random_seed")
     if typed is None:
         typed = fresh_key() if mesh is None else sharding.agree_on_key(fresh_key())
     change, went_along = _removal(model, draws, rows)
@@ -170,7 +163,7 @@ def erase(
             f"an erasure needs at least {FEWEST_DRAWS}, preferably a few hundred: sample more.",
         )
     if draws.n_distinct == 1:
-        raise RepeatedDrawsError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
+        raise DifferentModelError("all draws are the same.", "pass draws of the posterior: the sampler never moved.")
     if not spent >= 0:
         raise InvalidOptionError(f"spent is {spent!r}.", "use result.spent of the erasure before.")
     climbed = _ladder(methods, policy, model, draws)
@@ -241,7 +234,7 @@ def erase(
         after = 0.0 if last.samples_anew else spent + spends
         verdict = dataclasses.replace(verdict, spends=spends, left=max(policy.budget - after, 0.0))
     model = kept if output is None or kept.has_density else output.model
-    return Result(verdict, tried, model, draws, compared, change.n_rows, policy, after, next_key, own.least_ess)
+    return Result(verdict, tried, model, draws, compared, change.n_rows, policy, after, next_key, own.least_ess, erase)
 
 
 def _way_out(model: AbstractModel, policy: Policy, methods: Sequence[Method]) -> str:
@@ -326,7 +319,7 @@ def _weaknesses(draws: Draws, had: Mapping[str, float], agreement: dict[str, Cha
     return (*few, *([DISAGREE] if apart else []))
 
 
-def _ladder(methods: Sequence[Method] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Method]:
+def _ladder(methods: Sequence[Method | str] | None, policy: Policy, model: AbstractModel, draws: Draws) -> list[Method]:
     if methods is None:
         can_refit = policy.refit and not is_network(draws)
         chosen = [
@@ -337,7 +330,7 @@ def _ladder(methods: Sequence[Method] | None, policy: Policy, model: AbstractMod
         if not model.has_density:
             chosen = [method for method in chosen if not method.needs_density]
     else:
-        chosen = list(methods)
+        chosen = [find_method(each) if isinstance(each, str) else each for each in methods]
         for method in chosen:
             check_type(method, Method, "methods", "pass methods: [pe.Reweight(), pe.Transport()].")
         if not chosen:

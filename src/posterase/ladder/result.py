@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import xarray as xr
@@ -142,6 +143,8 @@ class Result:
     """For the next request, whose random numbers must be others than this one's."""
     demanded_ess: float
     """The fewest effective draws that the policy accepted for these draws."""
+    again: Callable[..., Result] = dataclasses.field(repr=False, compare=False)
+    """`erase`, for the next request."""
 
     @property
     def draws(self) -> Draws:
@@ -194,11 +197,9 @@ class Result:
     def erase(self, rows: Any, **options: Any) -> Result:
         """The next request: from these draws, this model, under this policy, with what is left of the budget."""
         own = {"policy": self.policy, "spent": self.spent}
-        if options.get("key") is None and options.get("random_seed") is None:
+        if options.get("random_seed") is None:
             own["random_seed"] = self.next_key
-        from posterase.ladder.erase import erase
-
-        return erase(self.model, self.draws, rows, **{**own, **options})
+        return self.again(self.model, self.draws, rows, **{**own, **options})
 
     def __str__(self) -> str:
         if not self.outcomes:

@@ -21,18 +21,19 @@ import jax
 from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.draws.origins import Origin
-from posterase.errors import InsideJitError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
+from posterase.errors import InvalidTypeError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import Split, split
 from posterase.model.stored import needs_density
+from posterase.numerics.densities import unconstrained
+from posterase.numerics.failures import entry_point
+from posterase.numerics.propriety import check_informed
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import is_known
 from posterase.runtime.prng import as_key
 
@@ -124,6 +125,9 @@ class Method(eqx.Module):
     samples_anew: ClassVar[bool] = False
     """Whether it is a refit: new chains on the target, whatever the draws that went in. Their R̂ is what counts;
     `erase` returns them as they are, and they spend nothing of the budget."""
+    needs_informed: ClassVar[bool] = False
+    """Whether the target must depend on every parameter. Checked when the method is called; the ladder checks it once
+    for all methods."""
     takes_many_gradients: ClassVar[bool] = False
     """Whether a refit costs less where another program (Stan) computes the gradients."""
 
@@ -146,8 +150,7 @@ class Method(eqx.Module):
         if self.needs_density and not model.has_density:
             raise needs_density(f"the density, which {type(self).__name__} needs,")
 
-    @programs_kept()
-    @raises_read_errors
+    @entry_point
     def __call__(
         self,
         key: Key[Array, ""] | int,
@@ -164,13 +167,16 @@ class Method(eqx.Module):
         check_type(draws, Draws, "draws", "wrap them: pe.Draws({'name': array}).")
         check_type(change, Change, "change", "make one: model.change(remove=[3, 17]).")
         if not is_known(*jax.tree.leaves((draws, model, change))):
-            raise InsideJitError(
+            raise InvalidTypeError(
                 f"{type(self).__name__} was called inside jax.jit, jax.vmap or jax.grad.",
                 "call it outside: a method compiles its own hot loops, and reads its diagnostics in between.",
             )
         self.check(model)
         model.change(remove=change.row_ids)  # made for this model, and not carried out before
         model.check(draws)
+        if self.needs_informed:
+            source, target, log_ratio = split(model, change)
+            check_informed(target, log_ratio, *unconstrained(source.model, draws))
         if draws.container is not None:
             draws = draws.without(change.row_ids, model.without(change))
         with sharding.over(mesh):

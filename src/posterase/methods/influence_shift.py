@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
-from posterase.errors import InvalidOptionError, NonFiniteResultError, UnusedParameterError
+from posterase.errors import InvalidOptionError, ModelError, NonFiniteResultError
 from posterase.methods.base import Method, MethodResult, Problem, check_in_support
 from posterase.methods.diagnostics import Diagnostics, weigh, weight_diagnostics
 from posterase.model.base import AbstractModel
@@ -290,7 +290,7 @@ def _check_finite(moved: _Moved) -> None:
 def _check_used(draws: Draws, moved: _Moved) -> None:
     unused = [name for name, used in zip(draws.names, jax.tree.leaves(moved.used), strict=True) if not used]
     if unused:
-        raise UnusedParameterError(
+        raise ModelError(
             f"the model's density does not depend on {', '.join(unused)}, so that no shift can be found for it.",
             "leave out what the model computes from its parameters (Draws.from_arviz(…, var_names=…)), and compute it "
             "from the moved draws.",

@@ -27,15 +27,14 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.data.checks import row_ids
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change, bucket_of
 from posterase.model.densities import LogRatio
+from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_type
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import Number, is_known, numbers_as_arrays
 from posterase.sampling.batches import check_batch, density, present_rows
 from posterase.sampling.sample import check_diverged, check_state
@@ -136,8 +135,7 @@ class LiveInfluenceShift(eqx.Module):
         if self.diverged_above is not None and is_known(self.diverged_above) and not float(self.diverged_above) > 0:
             raise InvalidOptionError(f"diverged_above is {self.diverged_above!r}.", "use a positive number, or None.")
 
-    @programs_kept()
-    @raises_read_errors
+    @entry_point
     def __call__(
         self,
         model: AbstractModel,

@@ -48,7 +48,6 @@ from posterase.numerics.cost import HARD_REFIT_LEAPFROGS, Cost, refit_transition
 from posterase.numerics.densities import constrained, evaluate_at, unconstrained
 from posterase.numerics.moves import HMCMoves, Moves, move
 from posterase.numerics.paths import Path, next_step
-from posterase.numerics.propriety import check_informed
 from posterase.numerics.transport_maps import AffineMap
 from posterase.numerics.weights import (
     Estimate,
@@ -153,6 +152,7 @@ class Rejuvenate(Method):
         this share of a refit.
     """
 
+    needs_informed: ClassVar[bool] = True
     takes_many_gradients: ClassVar[bool] = True
     start: Transport | None = Transport(split=False)
     moves: Moves = HMCMoves()
@@ -219,7 +219,6 @@ class _Walk:
         share = change.n_rows / model.n_rows
         if moved is None:
             thetas, self.like = unconstrained(model, draws)
-            check_informed(LogDensity(self.kept), LogRatio(model, change), thetas, self.like)
         else:
             thetas, self.like = moved.origin, moved.like
         ratios = evaluate_at(LogRatio(model, change), thetas, self.like).reshape(base.shape)

@@ -24,7 +24,7 @@ Paananen, Piironen, Bürkner, Vehtari (2021), Implicitly adaptive importance sam
 from __future__ import annotations
 
 import dataclasses
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import numpy as np
@@ -88,6 +88,7 @@ class Transport(Method):
         Whether every second draw stays where it was. None: where the weights pass only so.
     """
 
+    needs_informed: ClassVar[bool] = True
     refinements: int = eqx.field(default=2, static=True)
     newton_steps: int = eqx.field(default=8, static=True)
     samples: int = eqx.field(default=32, static=True)

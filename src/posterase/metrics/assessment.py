@@ -31,7 +31,6 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike, Float, Int, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import DrawsShapeError, InvalidOptionError, PosteraseError
 from posterase.metrics.comparison import NEEDS_REFIT, NEEDS_TWO, Compared, Comparison, compare, spread_out, two_sided
@@ -51,10 +50,11 @@ from posterase.model.change import Change
 from posterase.model.densities import LogDensity
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate, over_draws, unconstrained
+from posterase.numerics.failures import entry_point
 from posterase.numerics.weights import Estimate, divergence, log_of, smooth
 from posterase.runtime import sharding
-from posterase.runtime.compilation_cache import programs_kept, suspend_cache
-from posterase.runtime.prng import as_key, key_from
+from posterase.runtime.compilation_cache import suspend_cache
+from posterase.runtime.prng import as_key
 from posterase.runtime.progress import shown
 
 MOST_EXAMPLES = 200
@@ -86,8 +86,7 @@ class RowLikelihoods(eqx.Module):
         return self.model.log_rows(params, self.rows)
 
 
-@programs_kept()
-@raises_read_errors
+@entry_point
 def assess(
     model: AbstractModel,
     before: Draws,
@@ -102,7 +101,6 @@ def assess(
     refit_seconds: float | None = None,
     metrics: Mapping[str, Metric] | None = None,
     random_seed: Key[Array, ""] | int | None = None,
-    key: Key[Array, ""] | int | None = None,
     progress: bool | None = None,
     mesh: Mesh | None = None,
 ) -> Assessment:
@@ -137,8 +135,6 @@ def assess(
         theirs. Their rows are judged with the others.
     random_seed
         A seed or a jax key, for bootstraps and thinning. None: 0.
-    key
-        Another name of `random_seed`.
     progress
         Whether to show progress. None: on a terminal.
     mesh
@@ -166,7 +162,7 @@ def assess(
     """
     if callable(labels) or metrics:
         suspend_cache()  # whatever they compile may hold rows
-    typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
+    typed = as_key(0 if random_seed is None else random_seed, "random_seed")
     work = compare(model, before, after, refits, test, rows, predictor, labels, log_evidence, refit_seconds, typed)
     every = {**METRICS, **_more(metrics)}
     figures: list[Figure] = []
@@ -450,7 +446,7 @@ def _knowledge_removal(work: Comparison) -> Found:
         pairs = [[nearest_neighbour_kl(*each).value for each in zip(runs[one], runs[o], strict=True)] for o in others]
         return np.mean(pairs, axis=0)
 
-    refits = [label for label in runs if label.startswith("refit")]
+    refits = work.refit_labels
     by_run = {label: of(label, refits) for label in ("origin", "erased")}
     among = np.mean([of(a, [b]) for a, b in combinations(refits, 2)], axis=0)
     origin, erased, floor = (mean_of(each) for each in (by_run["origin"], by_run["erased"], among))

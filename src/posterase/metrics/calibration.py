@@ -30,7 +30,7 @@ from posterase.draws.draws import Draws
 from posterase.model.base import AbstractModel, with_rows
 from posterase.plotting.figures import BLACK, SKY, new_figure
 from posterase.runtime.checks import check_int, check_type
-from posterase.runtime.prng import as_key, key_from
+from posterase.runtime.prng import as_key
 from posterase.runtime.progress import shown
 from posterase.sampling.nuts import nuts
 
@@ -88,7 +88,6 @@ def calibrate(
     *,
     repeats: int = 200,
     random_seed: Key[Array, ""] | int | None = None,
-    key: Key[Array, ""] | int | None = None,
     progress: bool | None = None,
 ) -> Calibration:
     """Calibrate a method on data sets simulated from a model.
@@ -112,14 +111,12 @@ def calibrate(
         How many data sets.
     random_seed
         A seed or a jax key. None: 0.
-    key
-        Another name of `random_seed`.
     progress
         Whether to show progress. None: on a terminal.
     """
     check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
     check_int("repeats", repeats, 10)
-    typed = as_key(0) if (given := key_from(random_seed, key)) is None else given
+    typed = as_key(0 if random_seed is None else random_seed, "random_seed")
     change = model.change(remove=rows)
     gone = np.isin(np.arange(model.present.shape[0]), change.row_ids)
     sample = _sampler(prior) if posterior is None else posterior

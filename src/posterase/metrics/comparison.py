@@ -166,10 +166,15 @@ class Comparison:
 
     # --- sets of draws
 
+    @property
+    def refit_labels(self) -> list[str]:
+        """Labels of the refits among `sets`: refit 0, refit 1 …"""
+        return [f"refit {i}" for i in range(len(self.refits))]
+
     @functools.cached_property
     def sets(self) -> dict[str, Sample]:
-        """Every set of draws, by label: origin, erased, refit 0, refit 1 …"""
-        refits = {f"refit {i}": sampled(draws) for i, draws in enumerate(self.refits)}
+        """Every set of draws, by label: origin, erased, and `refit_labels`."""
+        refits = dict(zip(self.refit_labels, map(sampled, self.refits), strict=True))
         return {"origin": sampled(self.before), "erased": sampled(self.after, self.ancestors), **refits}
 
     def own_key(self, name: str) -> Key[Array, ""]:
@@ -256,7 +261,7 @@ class Comparison:
 
         `freedom` are the degrees of freedom of the errors; None: those of errors over groups of draws.
         """
-        labels = [label for label in values if label.startswith("refit")]
+        labels = [label for label in self.refit_labels if label in values]
         refits = [values[label] for label in labels]
         if not refits:
             return Figure(name, values["origin"], values["erased"], why=NEEDS_REFIT, **more)
@@ -290,7 +295,7 @@ class Comparison:
         **more: Any,
     ) -> Figure | NotMeasured:
         """A figure of two sets of draws: erased against refits, held against refits among each other."""
-        refits = [f"refit {i}" for i in range(len(self.refits))]
+        refits = self.refit_labels
         if not refits:
             return NotMeasured(name, NEEDS_REFIT)
         sides = {label: [compare(label, refit) for refit in refits] for label in ("origin", "erased")}

@@ -11,17 +11,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogRatio
 from posterase.numerics.densities import evaluate
+from posterase.numerics.failures import entry_point
 from posterase.numerics.weights import Estimate, base_weights, jeffreys, log_of, smooth, standard_error
 from posterase.numerics.weights import divergence as kl
 
 
-@raises_read_errors
+@entry_point
 def divergence(model: AbstractModel, draws: Draws, change: Change, refit: Draws | None = None) -> Estimate | None:
     """How far the full posterior is from the kept one: what an erasure has to bridge.
 

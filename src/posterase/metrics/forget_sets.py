@@ -19,11 +19,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int, Key, PyTree
 
 from posterase.data.row_source import is_streamed
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import UnsupportedModelError
 from posterase.model.base import AbstractModel
 from posterase.model.stored import needs_density
+from posterase.numerics.failures import entry_point
 from posterase.numerics.weights import base_weights
 from posterase.runtime.checks import check_int, check_type
 from posterase.runtime.precision import cast_floats, in_float64
@@ -45,6 +45,7 @@ class ForgetSets(NamedTuple):
     """A row picked at random, and those nearest to it in the data, each column in its standard deviations."""
 
 
+@entry_point
 def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, size: int) -> ForgetSets:
     """Three sets of `size` rows of the model; draws are of its posterior."""
     check_type(model, AbstractModel, "model", "make one: pe.Model(log_prior, log_likelihood, data).")
@@ -64,9 +65,10 @@ def forget_sets(key: Key[Array, ""] | int, model: AbstractModel, draws: Draws, s
     )
 
 
-@raises_read_errors
+@entry_point
 def row_influence(model: AbstractModel, draws: Draws) -> Float[np.ndarray, " present"]:
     """½ Var over draws of the log-likelihood of every present row: about the KL that removing it alone makes."""
+    model.check(draws)
     flat = draws.flat()
     weights = base_weights(draws).ravel()
     n = len(weights)

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
-from posterase.errors import DrawsShapeError, MeaninglessDimensionWarning, RepeatedDrawsError
+from posterase.errors import DifferentModelError, DrawsShapeError, MeaninglessDimensionWarning
 from posterase.numerics.weights import Estimate
 from posterase.runtime.checks import check_finite, check_int
 from posterase.runtime.sharding import map_draws
@@ -123,7 +123,7 @@ def kl_of_neighbours(x: Float[Array, "n d"], y: Float[Array, "m d"], k: int = 1)
     own, across = (np.asarray(each, np.float64) for each in _neighbours(x, y, k))
     repeated = int((own <= 0).sum() + (across <= 0).sum())
     if repeated:
-        raise RepeatedDrawsError(
+        raise DifferentModelError(
             f"{repeated} draws have a copy of themselves as a neighbour.",
             "give distinct draws: not resampled ones, not those of a chain that stands still, no draw on both sides.",
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +26,31 @@ AS_FAR = 0.9
 """A share of the way from the refit to the origin that counts as not gone at all."""
 
 COLUMNS = ("origin", "erased", "refit", "floor")
+
+
+class Outcome(enum.StrEnum):
+    """What a metric says of the erased draws, for programs. `Judgement.text` says it for people."""
+
+    AT_FLOOR = "at the floor"
+    """It tells the untouched draws from refits, and the erased ones not."""
+    OFF = "off"
+    """It tells the erased draws from refits."""
+    CANNOT_TELL = "cannot tell"
+    """The untouched draws pass as well, or there is nothing to compare with."""
+    NOT_JUDGED = "not judged"
+    """It is reported, and is no evidence."""
+
+
+class Judgement(NamedTuple):
+    """The outcome of one metric, with its text."""
+
+    outcome: Outcome
+    text: str
+
+    @classmethod
+    def of(cls, outcome: Outcome, detail: str = "") -> Judgement:
+        """The outcome, and after a colon the detail."""
+        return cls(outcome, f"{outcome}: {detail}" if detail else str(outcome))
 
 
 class NotMeasured(NamedTuple):
@@ -73,23 +99,29 @@ class Figure(NamedTuple):
         """Whether chance does not explain a figure, among so many that are judged."""
         return p_value is not None and p_value < FALSE_ALARMS / max(judged, 1)
 
-    def verdict(self, judged: int) -> str:
-        """In words."""
+    def judge(self, judged: int) -> Judgement:
+        """Judge the erased draws by this figure, one of `judged` in the table."""
         if not self.judged:
-            return "told, not judged"
+            return Judgement(Outcome.NOT_JUDGED, "reported, not judged")
         if self.p_erased is None or self.erased is None:
-            return f"cannot tell: {self.why or 'nothing to compare with'}"
+            return Judgement.of(Outcome.CANNOT_TELL, self.why or "nothing to compare with")
         erased, origin = self.sees(self.p_erased, judged), self.sees(self.p_origin, judged)
         if not erased:
-            return "at the floor" if origin else "cannot tell: the untouched draws pass as well"
-        if not origin or self.target is None or self.origin is None:
-            return "off: the untouched draws pass, these do not"
+            if origin:
+                return Judgement.of(Outcome.AT_FLOOR)
+            return Judgement.of(Outcome.CANNOT_TELL, "the untouched draws pass as well")
+        return Judgement.of(Outcome.OFF, self._how_far(origin))
+
+    def _how_far(self, origin_is_off: bool) -> str:
+        """How far the erased draws are from refits, as a share of the way from the untouched ones."""
+        if not origin_is_off or self.erased is None or self.target is None or self.origin is None:
+            return "the untouched draws pass, these do not"
         left = (self.erased.value - self.target) / (self.origin.value - self.target)
         if left < 0:
-            return f"off: past the refits, by {-left:.0%} of the way"
+            return f"past the refits, by {-left:.0%} of the way"
         if left > 1 / AS_FAR:
-            return f"off: {left:.1f} times as far as the untouched draws"
-        return "off: as far as the untouched draws" if left > AS_FAR else f"off: {1 - left:.0%} of the way"
+            return f"{left:.1f} times as far as the untouched draws"
+        return "as far as the untouched draws" if left > AS_FAR else f"{1 - left:.0%} of the way"
 
 
 class Assessment(xr.DataTree):
@@ -114,8 +146,10 @@ class Assessment(xr.DataTree):
         ]
         for which in ("target", "p_origin", "p_erased"):
             columns[which] = [np.nan if getattr(each, which) is None else getattr(each, which) for each in figures]
+        judgements = [figure.judge(judged) for figure in figures]
         texts = {
-            "verdict": [figure.verdict(judged) for figure in figures],
+            "outcome": [str(each.outcome) for each in judgements],
+            "verdict": [each.text for each in judgements],
             "note": [figure.note for figure in figures],
         }
         variables = {name: ("metric", np.asarray(values, float)) for name, values in columns.items()}
@@ -132,7 +166,7 @@ class Assessment(xr.DataTree):
         """From a netCDF file that `to_netcdf` wrote."""
         with read_tree(path) as opened:
             tree = opened.load()
-        if not {"metrics", "left_out"} <= tree.children.keys():
+        if not {"metrics", "left_out"} <= tree.children.keys() or "outcome" not in tree["metrics"].data_vars:
             raise InputFileError(f"{str(path)!r} holds no assessment.", "give a file of posterase assess --out.")
         found = cls.from_dict({name: child.to_dataset() for name, child in tree.children.items()})
         found.attrs.update(tree.attrs)
@@ -140,24 +174,36 @@ class Assessment(xr.DataTree):
 
     @property
     def verdicts(self) -> dict[str, str]:
-        """By metric."""
+        """The verdict of each metric, in words."""
         metrics = self["metrics"].to_dataset()
         return dict(zip(metrics["metric"].values.tolist(), metrics["verdict"].values.tolist(), strict=True))
 
     @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """The outcome of each metric."""
+        metrics = self["metrics"].to_dataset()
+        return dict(
+            zip(metrics["metric"].values.tolist(), map(Outcome, metrics["outcome"].values.tolist()), strict=True)
+        )
+
+    def with_outcome(self, *outcomes: Outcome) -> list[str]:
+        """Metrics with one of these outcomes."""
+        return [name for name, outcome in self.outcomes.items() if outcome in outcomes]
+
+    @property
     def off(self) -> list[str]:
         """Metrics by which the erased draws differ from refits."""
-        return [name for name, verdict in self.verdicts.items() if verdict.startswith("off")]
+        return self.with_outcome(Outcome.OFF)
 
     @property
     def at_the_floor(self) -> list[str]:
         """Metrics that see the untouched draws, and not the erased ones."""
-        return [name for name, verdict in self.verdicts.items() if verdict == "at the floor"]
+        return self.with_outcome(Outcome.AT_FLOOR)
 
     @property
     def summary(self) -> str:
         """In one line."""
-        unsure = sum(verdict.startswith("cannot tell") for verdict in self.verdicts.values())
+        unsure = len(self.with_outcome(Outcome.CANNOT_TELL))
         said = f"{len(self.at_the_floor)} at the floor, {len(self.off)} off, {unsure} cannot tell"
         rows, refits = self.attrs["removed_rows"], self.attrs["refits"]
         return (
@@ -204,7 +250,7 @@ class Assessment(xr.DataTree):
         for i, name in enumerate(metrics["metric"].values.tolist()):
             one = metrics.isel(metric=i)
             figures = {c: _plain(float(one[c]), float(one[f"{c}_error"])) for c in COLUMNS}
-            found.append({"metric": name, **figures, "verdict": str(one["verdict"].values)})
+            found.append({"metric": name, **figures, **{key: str(one[key].values) for key in ("outcome", "verdict")}})
         reasons = self["left_out"].to_dataset()
         left = dict(zip(reasons["metric"].values.tolist(), reasons["why"].values.tolist(), strict=True))
         return {"summary": self.summary, "metrics": found, "left_out": left}
@@ -215,21 +261,17 @@ class Assessment(xr.DataTree):
         Needs matplotlib.
         """
         metrics = self["metrics"].to_dataset()
-        verdicts = self.verdicts
+        outcomes = self.outcomes
         target = metrics["target"]
         way = metrics["origin"] - target
-        judged = [
-            name
-            for name in metrics["metric"].values.tolist()
-            if verdicts[name] == "at the floor" or verdicts[name].startswith("off")
-        ]
+        judged = self.with_outcome(Outcome.AT_FLOOR, Outcome.OFF)
         shown = [name for name in judged if abs(float(way.sel(metric=name))) > 0]
         figure = new_figure(6.4, 1.2 + 0.3 * max(len(shown), 1))
         axis = figure.subplots()
         for place, name in enumerate(shown):
             one, scale = metrics.sel(metric=name), float(way.sel(metric=name))
             left = (float(one["erased"]) - float(target.sel(metric=name))) / scale
-            colour = GREEN if verdicts[name] == "at the floor" else VERMILION
+            colour = GREEN if outcomes[name] is Outcome.AT_FLOOR else VERMILION
             axis.errorbar(left, place, xerr=2 * float(one["erased_error"]) / abs(scale), fmt="o", color=colour, ms=5)
             axis.plot(1, place, "o", color=GREY, ms=5)
         axis.axvline(0, color=BLACK, lw=0.8)

@@ -23,8 +23,8 @@ from scipy.special import ndtr
 
 from posterase.draws.draws import Draws, systematic
 from posterase.errors import DrawsShapeError
+from posterase.numerics.failures import entry_point
 from posterase.numerics.weights import parameter_ess
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.prng import as_key
 
 DIRECTIONS = 32
@@ -54,7 +54,7 @@ class TwoSample(NamedTuple):
         return f"accuracy {self.accuracy:.3f} ± {self.error:.3f} (p = {self.p_value:.2g})"
 
 
-@programs_kept()
+@entry_point
 def two_sample(key: Key[Array, ""] | int, one: Draws, other: Draws) -> TwoSample:
     """Tell two sets of draws of the same parameters apart, thinned to the effective draws that there are."""
     if one.names != other.names:

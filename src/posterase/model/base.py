@@ -40,7 +40,7 @@ from posterase.data.checks import row_ids
 from posterase.data.parameters import check_known, parameter_names
 from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
-from posterase.errors import NoDensityError
+from posterase.errors import OutsideSupportError
 from posterase.model.change import SMALLEST_BUCKET, Change, bucket_of
 from posterase.model.checks import (
     in_support,
@@ -270,7 +270,7 @@ class AbstractModel(eqx.Module):
             try:
                 self._check_additive(draws.at(at), change)
                 checked += 1
-            except NoDensityError as error:
+            except OutsideSupportError as error:
                 failed = error
             if checked == samples:
                 return

@@ -10,14 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, PyTree
 
-from posterase.errors import (
-    DensityShapeError,
-    InvalidTransformError,
-    LikelihoodShapeError,
-    NoDensityError,
-    NotFactorisedError,
-    OutsideSupportError,
-)
+from posterase.errors import InvalidTypeError, ModelError, NotFactorisedError, OutsideSupportError
 from posterase.model.transforms import Ordered, Simplex, Transform
 from posterase.runtime.checks import first_bad
 
@@ -25,12 +18,12 @@ from posterase.runtime.checks import first_bad
 def transforms_of(transforms: Mapping[str, Transform] | None) -> dict[str, Transform]:
     """`transforms` as a dict of transforms by parameter name."""
     if transforms is not None and not isinstance(transforms, Mapping):
-        raise InvalidTransformError(
+        raise InvalidTypeError(
             f"transforms is a {type(transforms).__name__}.", "pass a dict by parameter name: {'sigma': pe.positive}."
         )
     for name, transform in (transforms or {}).items():
         if not isinstance(transform, Transform):
-            raise InvalidTransformError(
+            raise InvalidTypeError(
                 f"transforms[{name!r}] is {transform!r}, which is not a transform.",
                 "use pe.positive, pe.unit_interval, pe.interval(low, high), pe.ordered, pe.simplex, or your own "
                 "subclass of pe.Transform.",
@@ -42,7 +35,7 @@ def returns_scalar(name: str, function: Callable[..., Any], *args: PyTree) -> No
     """The function returns one real number."""
     shape = _traced(name, function, *args)
     if shape.shape != () or not jnp.issubdtype(shape.dtype, jnp.floating):
-        raise DensityShapeError(
+        raise ModelError(
             f"{name} returns an array of {shape.dtype} with shape {shape.shape}.",
             "it must return one real number; sum over the parameter's elements (jnp.sum).",
         )
@@ -52,12 +45,12 @@ def returns_rows(function: Callable[..., Any], params: PyTree, data: PyTree, row
     """The log-likelihood returns one real number a row, for any number of rows."""
     shape = _traced(f"log_likelihood (on {rows} rows)", function, params, data)
     if shape.shape == ():
-        raise LikelihoodShapeError(
+        raise ModelError(
             "log_likelihood returns a single number.",
             "return one value a row, without summing; if rows are not independent, use pe.MaskedModel.",
         )
     if shape.shape != (rows,) or not jnp.issubdtype(shape.dtype, jnp.floating):
-        raise LikelihoodShapeError(
+        raise ModelError(
             f"log_likelihood returns an array of {shape.dtype} with shape {shape.shape} for {rows} rows.",
             f"it must return real numbers of shape ({rows},): one a row, summed over all other axes.",
         )
@@ -68,13 +61,13 @@ def _traced(name: str, function: Callable[..., Any], *args: PyTree) -> jax.Shape
         shape = jax.eval_shape(function, *args)
     except Exception as error:
         shapes = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", args)
-        raise DensityShapeError(
+        raise ModelError(
             f"{name} cannot be called on {', '.join(map(str, shapes))}: {type(error).__name__}: {error}",
             "write it in jax.numpy, for the parameters of one draw, for any number of rows, and use nothing of the "
             "data but the argument.",
         ) from error
     if not hasattr(shape, "shape"):
-        raise DensityShapeError(f"{name} returns {shape!r}.", "return an array.")
+        raise ModelError(f"{name} returns {shape!r}.", "return an array.")
     return shape
 
 
@@ -120,7 +113,7 @@ def same_likelihoods(
 def has_density(value: float, what: str) -> None:
     """A log density at a draw is a number."""
     if not np.isfinite(value):
-        raise NoDensityError(
+        raise OutsideSupportError(
             f"the {what} is infinite or NaN at every draw that was looked at.",
             "pass the model and the data of the fit, and draws on the parameters' own scale. Draws of the posterior "
             "have a finite log density: check log_prior and log_likelihood there.",

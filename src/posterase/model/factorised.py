@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from posterase.data.row_source import data_of, is_streamed, row_source
 from posterase.data.row_sums import Blocks, Spread, Term, sum_rows
 from posterase.data.streams import Counted, Stream
-from posterase.errors import MeshError
+from posterase.errors import InvalidOptionError
 from posterase.model.base import AbstractModel, M, as_node, evaluate_precisely, with_rows
 from posterase.model.change import SMALLEST_BUCKET, Change
 from posterase.model.checks import (
@@ -116,7 +116,7 @@ class Model(AbstractModel):
 
     def spread(self: M) -> M:
         if is_streamed(self.data) and sharding.count() > 1:
-            raise MeshError(
+            raise InvalidOptionError(
                 "a stream's rows are read by one process, for one device.",
                 "leave out mesh; or hold the rows in memory, some on each device: pe.Model(…, data) without pe.stream.",
             )

@@ -17,8 +17,8 @@ import xarray as xr
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.draws.io import pieces
-from posterase.errors import DifferentDrawsError, NeedsDensityError, NonFiniteResultError
+from posterase.draws.io import pieces, select_draws
+from posterase.errors import DifferentModelError, NeedsDensityError, NonFiniteResultError
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.transforms import Transform
@@ -53,7 +53,7 @@ class LikelihoodBlock:
 
     def at_draws(self, chain: xr.Variable, draw: xr.Variable) -> LikelihoodBlock:
         """The same at some of the draws."""
-        picked = [each.isel({each.dims[0]: chain, each.dims[1]: draw}) for each in self.variables]
+        picked = [select_draws(each, chain.values, draw.values) for each in self.variables]
         return LikelihoodBlock(self.size, picked, self.rows)
 
 
@@ -87,7 +87,7 @@ class StoredLikelihoods(AbstractModel):
         """−Σ log p(z | θ) over the removed rows, at the draws that it was stored for."""
         for name, ours, theirs in zip(draws.names, *map(jax.tree.leaves, (draws.params, self.fitted)), strict=True):
             if ours is not theirs and not np.array_equal(ours, theirs):
-                raise DifferentDrawsError(
+                raise DifferentModelError(
                     f"{name} is not as it was in the file that the log-likelihoods are from.",
                     "use the draws that pe.from_arviz gave; draws that moved, or were resampled, have other "
                     "likelihoods.",

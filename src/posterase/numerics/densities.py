@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.errors import PrecisionError
+from posterase.errors import ModelError
 from posterase.model.base import AbstractModel
 from posterase.model.densities import LogDensity, LogRatio
 from posterase.model.masked import MaskedModel
@@ -132,7 +132,7 @@ def constrained(
 def _precise(density: Density, run: Callable[[bool], Array]) -> Float[np.ndarray, "..."]:
     values, wide = in_float64(run, "the model's density")
     if not wide and isinstance(density.model, MaskedModel):
-        raise PrecisionError(
+        raise ModelError(
             "log_joint cannot be called on float64 parameters, and float32 is too coarse for weights: they would be "
             "the difference of two large float32 sums.",
             "write log_joint so that it takes the precision of its arguments, with jax arrays for constants.",

@@ -1,4 +1,4 @@
-"""Failures of a computation, apart from mistakes in what it was called with.
+"""What every public call does around its work, and failures of a computation, apart from mistakes of the caller.
 
 A method may meet a singular matrix, an overflow, a solver that does not converge, or too little memory: then another
 method may still work. Whatever library says so, and in whatever class of errors, it is one failure here.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, overload
 
 import equinox as eqx
 import jax
@@ -16,6 +16,8 @@ import numpy as np
 
 from posterase.data.streams import read_error
 from posterase.errors import NonFiniteResultError, PosteraseError
+from posterase.runtime.compilation_cache import compilation_scope
+from posterase.runtime.garbage import rare_collections
 from posterase.runtime.precision import failed_running
 
 P = ParamSpec("P")
@@ -42,18 +44,38 @@ def numerical_failure(error: Exception) -> PosteraseError | None:
     return NonFiniteResultError(f"the computation failed: {said}", "remove fewer rows at a time.")
 
 
-def raises_own_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, where the failure of a computation is raised as an error of ours."""
+@overload
+def entry_point(function: Callable[P, R]) -> Callable[P, R]: ...
+@overload
+def entry_point(*, converts_failures: bool) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+def entry_point(
+    function: Callable[P, R] | None = None, *, converts_failures: bool = False
+) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a public function that compiles programs.
 
+    The function runs in a `compilation_scope`, with rare garbage collections. An error in reading rows is raised as it
+    was before compiled code made another one of it. With `converts_failures`, the failure of a computation is raised
+    as an error of ours. All of it is one decorator, so that a traceback has one frame more, not four.
+    """
+    if function is None:
+        return functools.partial(_wrap, converts_failures=converts_failures)
+    return _wrap(function, converts_failures)
+
+
+def _wrap(function: Callable[P, R], converts_failures: bool) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            return function(*args, **kwargs)
-        except Exception as error:
-            failed = numerical_failure(error)
-            if failed is None or failed is error:
-                raise
-            raise failed from error
+        with rare_collections(), compilation_scope():
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                cause = read_error(error)
+                if cause is None:
+                    failure = numerical_failure(error) if converts_failures else None
+                    if failure is None or failure is error:
+                        raise
+                    raise failure from error
+            raise cause  # not while the other error is handled: it would be its context
 
     return call
 

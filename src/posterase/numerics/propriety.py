@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
 from posterase.data.parameters import parameter_names
-from posterase.errors import ImproperPosteriorError, UnusedParameterError
+from posterase.errors import ImproperPosteriorError, ModelError
 from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.curvature import gradients
 from posterase.numerics.densities import evaluate_at
@@ -76,7 +76,7 @@ def check_informed(
     parts = np.split(np.arange(d), np.cumsum([leaf.size for leaf in jax.tree.leaves(like)])[:-1])
     never = [name for name, part in zip(names, parts, strict=True) if not np.any(with_all[:, part])]
     if never:
-        raise UnusedParameterError(
+        raise ModelError(
             f"the model's density does not depend on {', '.join(never)}, so that it cannot be moved.",
             "leave out what the model computes from its parameters (Draws.from_arviz(…, var_names=…)), and compute it "
             "from the erased draws.",

@@ -25,7 +25,6 @@ from posterase.model.densities import LogDensity, LogRatio
 from posterase.numerics.cost import Cost
 from posterase.numerics.curvature import Curvature, gradient_at, mean_gradient
 from posterase.numerics.densities import batch_size, evaluate_at
-from posterase.numerics.propriety import check_informed
 from posterase.numerics.solvers import CG
 from posterase.numerics.transport_maps import MATRICES_UP_TO, AffineMap, DenseMap, curvature_map, low_rank_map, matched
 from posterase.numerics.weights import Smoothed, first_half, log_of, smooth
@@ -105,7 +104,6 @@ class Fit:
             raise InvalidOptionError(f"there are {self.n} draws.", "an affine map needs some hundred.")
         self.folds = first_half(*base.shape), ~first_half(*base.shape)
         self.cost = Cost()
-        check_informed(LogDensity(kept), LogRatio(model, change), thetas, like)
         self.full = evaluate_at(LogDensity(model), thetas, like)
         self.spend(densities=self.n)
         if not np.isfinite(self.full[base.ravel() > 0]).all():

@@ -101,6 +101,7 @@ class Way(NamedTuple):
     name: str
     left: float
     error: float
+    passed: bool
     verdict: str
 
 
@@ -113,8 +114,8 @@ def ways(said: str, known: Sequence[Way]) -> str:
     feet = [f'<text x="{x:.1f}" y="{height - 2}" text-anchor="middle">{what}</text>' for x, _, what in ends]
     rows = []
     for place, each in enumerate(known):
-        y, passed = 36 * place + 28, each.verdict == "at the floor"
-        kind, mark = ("passed", "✓") if passed else ("off", "✗")
+        y = 36 * place + 28
+        kind, mark = ("passed", "✓") if each.passed else ("off", "✗")
         at, a, b = (
             _along(x, low, high, start, stop)
             for x in (each.left, each.left - 2 * each.error, each.left + 2 * each.error)

@@ -8,22 +8,26 @@ import importlib
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posterase.bridges.arviz import from_arviz
+from posterase.bridges.registry import find_bridge
 from posterase.data.selection import RowTable, table_of
 from posterase.draws.draws import Draws
-from posterase.errors import PosteraseError
+from posterase.errors import PosteraseError, ProjectError
 from posterase.ladder.policy import Policy
 from posterase.model.base import AbstractModel
+from posterase.projects.spec import FitFile, WasErased
 from posterase.runtime.text import did_you_mean
 from posterase.version import __version__
 
-WasErased = Callable[[Iterable[Any]], list[bool]]
-"""Which of these subjects were erased before."""
+DEFAULT_BRIDGE = "arviz"
+"""The bridge of a file that names neither a model nor a bridge."""
+
+CODE_OF_BRIDGES = {"arviz": "stored log-likelihoods"}
+"""What certificates name instead of a digest of code."""
 
 Failed = Callable[[str, Exception], PosteraseError]
 """What to tell of an error in somebody's code, given the function's name."""
@@ -56,7 +60,6 @@ class Builder(NamedTuple):
     """A digest of its file."""
     beside: dict[str, types.ModuleType]
     """Modules that it has imported from the folder."""
-    wrong: type[PosteraseError]
     failed: Failed
 
     def __call__(self, draws: Path, erased: WasErased) -> Fit:
@@ -87,11 +90,11 @@ class Builder(NamedTuple):
             or not isinstance(made[0], AbstractModel)
             or not isinstance(made[1], Draws)
         ):
-            raise self.wrong(f"{self.name} returned {type(made).__name__}.", "return (model, draws), as bridges do.")
+            raise ProjectError(f"{self.name} returned {type(made).__name__}.", "return (model, draws), as bridges do.")
         return made
 
 
-def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Failed) -> Builder:
+def builder(name: str, folder: str, *, failed: Failed) -> Builder:
     """The function of this name, from a file in the folder or from an installed module.
 
     Parameters
@@ -100,15 +103,13 @@ def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Fail
         `module:function`.
     folder
         Where the module's file may be.
-    wrong
-        The error where it cannot be found or does not build a model.
     failed
         What becomes of an error in its code, whose text may hold data.
     """
     place, _, function = name.partition(":")
     problem: PosteraseError
     try:
-        return Builder(name, folder, *_function(folder, place, function, wrong), wrong, failed)
+        return Builder(name, folder, *_function(folder, place, function), failed)
     except PosteraseError:
         raise
     except Exception as error:
@@ -116,18 +117,38 @@ def builder(name: str, folder: str, *, wrong: type[PosteraseError], failed: Fail
     raise problem
 
 
-def open_stored(path: Path, row_dim: Sequence[str] = (), preprocessing: str | None = None) -> Fit:
-    """A file alone: as much of a model as its log-likelihoods are."""
-    model, draws = from_arviz(path, row_dim=row_dim, preprocessing=preprocessing)
-    return Fit.of(model, draws, f"posterase {__version__}, stored log-likelihoods")
+def open_fit(file: FitFile, build: Builder | None, erased: WasErased) -> Fit:
+    """Open the draws of a job or project, with the model that its function or its bridge builds."""
+    if build is None:
+        return _open_by_bridge(file)
+    fit = build(file.draws_path, erased)
+    if file.preprocessing is None:
+        return fit
+    container = fit.draws.container
+    if container is None:
+        raise ProjectError(
+            "preprocessing cannot be attached to draws that no bridge has read.",
+            f"read them through a bridge in {build.name}: pe.from_numpyro(model, …, draws=draws).",
+        )
+    described = dataclasses.replace(container, preprocessing=file.preprocessing)
+    return fit._replace(draws=fit.draws.inside(described))
 
 
-def policy_from(values: Mapping[str, Any], wrong: type[PosteraseError]) -> Policy:
-    """A policy from its table in a file."""
+def _open_by_bridge(file: FitFile) -> Fit:
+    name = file.bridge or DEFAULT_BRIDGE
+    given = {"row_dim": file.row_dim or None, "preprocessing": file.preprocessing}
+    options = {option: value for option, value in given.items() if value is not None}
+    model, draws = find_bridge(name)(file.draws_path, **options)
+    return Fit.of(model, draws, f"posterase {__version__}, {CODE_OF_BRIDGES.get(name, f'bridge {name}')}")
+
+
+def policy_of(file: FitFile) -> Policy:
+    """Make the policy of a job or project."""
     names = [field.name for field in dataclasses.fields(Policy)]
+    values = file.policy
     for name in values:
         if name not in names:
-            raise wrong(f"a policy has no {name!r}.", did_you_mean(name, names, f"use {', '.join(names)}."))
+            raise ProjectError(f"a policy has no {name!r}.", did_you_mean(name, names, f"use {', '.join(names)}."))
     numbers = {name: float(value) for name, value in values.items() if type(value) is int}
     return Policy(**{**values, **numbers})
 
@@ -172,9 +193,7 @@ def _with_files(code: str, beside: Mapping[str, types.ModuleType]) -> str:
     return f"sha256:{hashlib.sha256(chr(10).join([code, *lines]).encode()).hexdigest()}" if lines else code
 
 
-def _function(
-    folder: str, place: str, name: str, wrong: type[PosteraseError]
-) -> tuple[Callable[..., Any], str, dict[str, types.ModuleType]]:
+def _function(folder: str, place: str, name: str) -> tuple[Callable[..., Any], str, dict[str, types.ModuleType]]:
     """The function that builds the model, a digest of its file, and what it has imported from the folder.
 
     A file in the folder is read each time, and apart from others of its name: several may share a process.
@@ -197,10 +216,10 @@ def _function(
                 raise
             bare = place.removesuffix(".py")
             meant = f"put {place}.py in {folder!r}." if bare == place else f"leave .py out: {bare}:{name}."
-            raise wrong(f"there is no module {place!r}.", meant) from None
+            raise ProjectError(f"there is no module {place!r}.", meant) from None
         origin = getattr(module, "__file__", None)
         digest = hashlib.sha256(Path(origin).read_bytes()).hexdigest() if origin else ""
     build = getattr(module, name, None)
     if not callable(build):
-        raise wrong(f"{place!r} has no function {name!r}.", "name the one that builds the model.")
+        raise ProjectError(f"{place!r} has no function {name!r}.", "name the one that builds the model.")
     return build, f"sha256:{digest}" if digest else "unknown", beside

@@ -10,19 +10,19 @@ from typing import Any
 
 import numpy as np
 
+from posterase.draws.notes import NOT_ERASED, RESTS_ON
 from posterase.ladder.result import Result
 from posterase.projects.builders import Fit
-from posterase.projects.loading import ASSUMPTIONS, Tried, data_digest, hardware, versions
-from posterase.record.certificate import issue_alone
+from posterase.projects.loading import assumptions, data_digest, hardware, versions
+from posterase.record.certificate import issue_alone, notes_about
 from posterase.record.deadlines import now, text_of
 from posterase.record.ledger.canonical import canonical
 from posterase.record.ledger.keyring import Keys
 from posterase.record.owned_files import digest_of
-from posterase.record.redaction import certified, redact
+from posterase.record.redaction import certified
 from posterase.record.runs import NOT_REACHED
 
 OLD_DRAWS = "the draws before, which are still in their file"
-BY_WHOEVER_ASKED = "the rows that were named are all that were to be erased"
 
 
 def attest(
@@ -58,12 +58,11 @@ def attest(
     subjects = list(named)
     present, left = np.asarray(fit.model.present), np.asarray(result.model.present)
     rows = np.flatnonzero(present & ~left).tolist()
-    tried = Tried(result, "")
-    notes, rests_on = ([redact(note, subjects) for note in each] for each in (tried.not_erased, tried.rests_on))
+    erasure = certified(result.to_dict(), subjects)
     run = {"id": None, "requests": 0, "rows": len(rows), "started_at": text_of(started), "actor": None}
     document: dict[str, Any] = {
         "run": run,
-        "erasure": certified(result.to_dict(), subjects),
+        "erasure": erasure,
         "fingerprints": {
             "data": {
                 "before": keys.pseudonym("data", data_digest(fit.model, fit.draws)),
@@ -74,9 +73,9 @@ def attest(
         },
         "versions": versions(),
         "hardware": hardware(),
-        "assumptions": [*(each for each in ASSUMPTIONS if "subject" not in each), *rests_on, BY_WHOEVER_ASKED],
+        "assumptions": [*assumptions("named rows"), *notes_about(erasure, RESTS_ON)],
         "purged": [],
-        "not_erased": [*([OLD_DRAWS] if stays else []), *notes, *NOT_REACHED],
+        "not_erased": [*([OLD_DRAWS] if stays else []), *notes_about(erasure, NOT_ERASED), *NOT_REACHED],
     }
     selector = {"count": len(rows), "selector": keys.pseudonym("rows", canonical(rows))}
     return issue_alone(keys, text_of(now()), selector, document)

@@ -29,100 +29,55 @@ from typing import Any
 from posterase.data.conditions import parsed
 from posterase.data.selection import RowTable
 from posterase.draws.draws import Draws
-from posterase.errors import JobError, OutputError, PosteraseError, RowsError
+from posterase.errors import OutputError, PosteraseError, ProjectError, RowsError
 from posterase.ladder.policy import Policy
-from posterase.projects.builders import Builder, Fit, builder, open_stored, policy_from
+from posterase.projects.builders import Builder, Fit, builder, open_fit, policy_of
 from posterase.projects.meshes import check_mesh
-from posterase.runtime.files import check_writable, read_toml
-from posterase.runtime.text import FUNCTION, did_you_mean, written
+from posterase.projects.spec import TEXT, TEXTS, FitFile
+from posterase.runtime.files import check_writable
+from posterase.runtime.text import written
 
 OUTPUTS = ("out", "certificate", "report", "verdict", "diagnostics")
 MOST_IDS = 10_000_000
 """Row ids that ranges may come to."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job(FitFile):
     """What an erasure from files needs to know."""
 
-    draws: str
-    """A netCDF file or a zarr folder."""
-    model: str | None = None
-    """`module:function`, called with the path of the draws; returns a model and draws."""
+    kind = "job"
+
     rows: Any = None
     """A list of ids or labels, ids and ranges as text, or a condition."""
-    rows_file: str | None = None
+    rows_file: str | None = dataclasses.field(default=None, metadata=TEXT)
     """A text file of ids and ranges, or of values of `by`."""
-    by: str | None = None
+    by: str | None = dataclasses.field(default=None, metadata=TEXT)
     """The column whose values `rows` or `rows_file` list: all rows that have them go."""
-    row_dim: tuple[str, ...] = ()
-    """Which axis of the log-likelihoods is the rows, where there are several."""
-    preprocessing: str | None = None
-    """What was computed from all rows before the fit, in words; or none."""
-    seed: int | None = None
-    """Of all random numbers, for tests. Default: fresh entropy from the operating system."""
-    mesh: str | None = None
+    mesh: str | None = dataclasses.field(default=None, metadata=TEXT)
     """Devices to spread over, chains x rows, as 2x4; or auto."""
-    out: str | None = None
+    out: str | None = dataclasses.field(default=None, metadata=TEXT)
     """The netCDF file to write."""
-    certificate: str | None = None
-    report: str | None = None
-    verdict: str | None = None
-    diagnostics: str | None = None
+    certificate: str | None = dataclasses.field(default=None, metadata=TEXT)
+    report: str | None = dataclasses.field(default=None, metadata=TEXT)
+    verdict: str | None = dataclasses.field(default=None, metadata=TEXT)
+    diagnostics: str | None = dataclasses.field(default=None, metadata=TEXT)
     """A .json or .html file for all figures and the draws before and after: it holds information about the removed
     rows, and is created with mode 0600."""
-    refits: tuple[str, ...] = ()
+    refits: tuple[str, ...] = dataclasses.field(default=(), metadata=TEXTS)
     """Files of draws without the rows, sampled anew, to compare with."""
-    policy: dict[str, Any] = dataclasses.field(default_factory=dict)
-    folder: str = "."
-    """Where the job's file is, which its paths are relative to."""
 
     def __post_init__(self) -> None:
-        for name in ("draws", "folder", "model", "rows_file", "by", "preprocessing", "mesh", *OUTPUTS):
-            value = getattr(self, name)
-            if not (value is None and name not in ("draws", "folder")) and (not isinstance(value, str) or not value):
-                raise JobError(f"{name} is {value!r}.", "use text.")
-        for name in ("row_dim", "refits"):
-            value = getattr(self, name)
-            values = [value] if isinstance(value, str) else value
-            if not isinstance(values, (list, tuple)) or not all(isinstance(each, str) and each for each in values):
-                raise JobError(f"{name} is {value!r}.", "use text, or a list of texts.")
-            object.__setattr__(self, name, tuple(values))
-        if self.model is not None and not FUNCTION.fullmatch(self.model):
-            raise JobError(f"{self.model!r} names no function.", 'write it as "module:function".')
-        if self.model is not None and self.row_dim:
-            raise JobError("row_dim is for stored log-likelihoods, and there is a model.", "leave one of them out.")
-        if self.seed is not None and (isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0):
-            raise JobError(f"seed is {self.seed!r}.", "use a whole number, not negative.")
-        if not isinstance(self.policy, dict):
-            raise JobError(f"policy is {self.policy!r}.", "write it as a table: [policy].")
-        policy_from(self.policy, JobError)
+        super().__post_init__()
+        policy_of(self)
         check_mesh(self.mesh)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Job:
-        """From plain values; a name that is none is answered with the nearest that is one."""
-        known = [field.name for field in dataclasses.fields(cls) if field.name != "folder"]
-        for name in values:
-            if name not in (*known, "folder"):
-                meant = did_you_mean(name, known, f"use {', '.join(known)}.")
-                raise JobError(f"a job has no {name!r}.", meant)
-        if "draws" not in values:
-            raise JobError("the job has no 'draws'.", 'add them: draws = "fit.nc".')
-        return cls(**values)
-
-    @classmethod
-    def read(cls, path: Path) -> Job:
-        """From its TOML file."""
-        values = read_toml(path, JobError)
-        if "folder" in values:
-            raise JobError("folder is where the file is.", "leave it out: paths are relative to the file.")
-        return cls.from_dict(values | {"folder": str(path.parent.resolve())})
 
     @classmethod
     def of(cls, source: Path, **flags: Any) -> Job:
         """From a TOML file or a file of draws, with what was said on the command line instead, where something was."""
-        job = cls.read(source) if source.suffix == ".toml" else cls(str(source.absolute()), folder=str(Path.cwd()))
+        job = (
+            cls.read(source) if source.suffix == ".toml" else cls(draws=str(source.absolute()), folder=str(Path.cwd()))
+        )
         said = {name: value for name, value in flags.items() if value not in (None, [], {}, ())}
         for name in ("rows_file", *OUTPUTS):
             if name in said:
@@ -132,7 +87,7 @@ class Job:
         if "rows" in said or "rows_file" in said:
             job = dataclasses.replace(job, rows=None, rows_file=None)
         if "model" in said:
-            job = dataclasses.replace(job._absolute(), folder=str(Path.cwd()))
+            job = dataclasses.replace(job._absolute(), folder=str(Path.cwd()), bridge=None)
         return dataclasses.replace(job, **{**said, "policy": job.policy | said.get("policy", {})})
 
     def _absolute(self) -> Job:
@@ -143,10 +98,6 @@ class Job:
 
     # --- checks, before anything is opened
 
-    def path(self, name: str) -> Path:
-        """A file of the job."""
-        return Path(self.folder) / getattr(self, name)
-
     @property
     def refit_paths(self) -> list[Path]:
         """Files of refits."""
@@ -154,20 +105,22 @@ class Job:
 
     def check_files(self) -> None:
         """Refuse a job that reads what is not there."""
-        for path in (self.path("draws"), *self.refit_paths):
+        for path in (self.draws_path, *self.refit_paths):
             if not path.exists():
-                raise JobError(f"there is no file {str(path)!r}.", "check the path.")
+                raise ProjectError(f"there is no file {str(path)!r}.", "check the path.")
 
     def targets(self, *, force: bool) -> dict[str, Path]:
         """The files to write, all of which can be written."""
         found = {name: self.path(name) for name in OUTPUTS if getattr(self, name) is not None}
         if "out" not in found:
-            raise JobError("it is not said where to write the new draws.", 'say it: out = "kept.nc", or --out kept.nc.')
+            raise ProjectError(
+                "it is not said where to write the new draws.", 'say it: out = "kept.nc", or --out kept.nc.'
+            )
         if found["out"].suffix in (".zarr", ".zip"):
-            raise JobError(f"out is {found['out'].name!r}, and draws are written as netCDF.", "name it kept.nc.")
+            raise ProjectError(f"out is {found['out'].name!r}, and draws are written as netCDF.", "name it kept.nc.")
         if "diagnostics" in found and found["diagnostics"].suffix not in (".json", ".html"):
             name = found["diagnostics"].name
-            raise JobError(
+            raise ProjectError(
                 f"diagnostics is {name!r}, which ends in neither .json nor .html.", "name it diagnostics.html."
             )
         places: dict[Path, str] = {}
@@ -175,7 +128,7 @@ class Job:
             check_writable(target)
             same = places.setdefault(target.resolve(), name)
             if same != name:
-                raise JobError(f"{same} and {name} are one file, {str(target)!r}.", "name two.")
+                raise ProjectError(f"{same} and {name} are one file, {str(target)!r}.", "name two.")
             if target.exists() and not force:
                 raise OutputError(f"{str(target)!r} already exists.", "name another file, or pass --force.")
         return found
@@ -184,7 +137,7 @@ class Job:
         """Which rows are meant, as far as that can be told without the data."""
         if (self.rows is None) == (self.rows_file is None):
             said = "it is said twice which rows: rows and rows_file" if self.rows_file else "it is not said which rows"
-            raise JobError(f"{said}.", 'write rows = [3, 17], or rows_file = "rows.txt"; or --rows, --rows-file.')
+            raise ProjectError(f"{said}.", 'write rows = [3, 17], or rows_file = "rows.txt"; or --rows, --rows-file.')
         if self.rows_file is not None:
             return Selection(self.by, self._listed(self.path("rows_file")))
         if self.by is not None:
@@ -195,30 +148,18 @@ class Job:
         """The function that builds the model, where one is named."""
         if self.model is None:
             return None
-        return builder(self.model, self.folder, wrong=JobError, failed=_failed)
+        return builder(self.model, self.folder, failed=_failed)
 
     # --- opening
 
     def open(self, build: Builder | None) -> Fit:
-        """The draws, with their model."""
-        if build is None:
-            return open_stored(self.path("draws"), self.row_dim, self.preprocessing)
-        fit = build(self.path("draws"), lambda subjects: [False for _ in subjects])
-        if self.preprocessing is None:
-            return fit
-        container = fit.draws.container
-        if container is None:
-            raise JobError(
-                "preprocessing cannot be told of draws that no bridge has read.",
-                f"have {self.model} read them through one: pe.from_numpyro(model, …, draws=draws).",
-            )
-        told = dataclasses.replace(container, preprocessing=self.preprocessing)
-        return fit._replace(draws=fit.draws.inside(told))
+        """Open the draws with their model. No subject of a job was erased before."""
+        return open_fit(self, build, lambda subjects: [False for _ in subjects])
 
     @property
     def rules(self) -> Policy:
         """The job's policy."""
-        return policy_from(self.policy, JobError)
+        return policy_of(self)
 
     def read_refits(self, like: Draws) -> list[Draws]:
         """Draws of refits, in the structure of the job's draws."""
@@ -229,7 +170,7 @@ class Job:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             why = getattr(error, "strerror", None) or "it is no text"
-            raise JobError(f"{str(path)!r} cannot be read: {why}.", "check the path.") from None
+            raise ProjectError(f"{str(path)!r} cannot be read: {why}.", "check the path.") from None
         found: list[Any] = []
         for number, line in enumerate(lines, 1):
             bare = re.sub(r"(^|\s)#.*", "", line).strip()
@@ -240,7 +181,7 @@ class Job:
             except RowsError as error:
                 raise RowsError(f"{path.name}, line {number}: {error.problem}", error.advice) from None
         if not found:
-            raise JobError(f"{str(path)!r} lists no rows.", "write ids in it, one or several a line.")
+            raise ProjectError(f"{str(path)!r} lists no rows.", "write ids in it, one or several a line.")
         return found
 
 
@@ -282,7 +223,9 @@ def policy_flags(flags: Iterable[str]) -> dict[str, Any]:
         except ValueError:
             equals = ""
         if not equals:
-            raise JobError(f"--policy: {flag!r} is no entry of a policy.", "write it as epsilon=0.01, or refit=false.")
+            raise ProjectError(
+                f"--policy: {flag!r} is no entry of a policy.", "write it as epsilon=0.01, or refit=false."
+            )
     return found
 
 
@@ -332,4 +275,4 @@ def _flat(rows: Any) -> Iterator[Any]:
 
 def _failed(name: str, error: Exception) -> PosteraseError:
     said = f"{type(error).__name__}: {error}".rstrip(".")
-    return JobError(f"building the model ended in {said}.", f"mend {name}, which is called with the path of the draws.")
+    return ProjectError(f"building the model ended in {said}.", f"fix {name}: it is called with the path of the draws.")

@@ -17,7 +17,7 @@ from posterase.data.row_source import is_streamed
 from posterase.data.selection import Block, RowTable
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import fingerprint
-from posterase.draws.notes import NoteKind
+from posterase.draws.notes import Assumption, AssumptionScope
 from posterase.errors import (
     CoupledRowsError,
     ImproperPosteriorError,
@@ -31,9 +31,9 @@ from posterase.ladder.policy import Policy
 from posterase.ladder.result import Result
 from posterase.model.base import AbstractModel
 from posterase.projects.advice import as_settings
-from posterase.projects.builders import builder, open_stored, policy_from
-from posterase.projects.spec import Project
-from posterase.record.runs import Facts, WasErased, place_of
+from posterase.projects.builders import builder, open_fit, policy_of
+from posterase.projects.spec import Project, WasErased
+from posterase.record.runs import Facts, place_of
 from posterase.runtime.text import did_you_mean, written
 from posterase.version import __version__
 
@@ -41,11 +41,26 @@ OF_A_REQUEST = (NothingKeptError, CoupledRowsError, ImproperPosteriorError, NonF
 """Errors that are about the rows that were asked for: such a request is refused, others go on."""
 
 ASSUMPTIONS = (
-    "the draws before the erasure were draws of the model's posterior of all rows",
-    "the model's likelihood and prior, as the project's code states them, are those that the draws were sampled with",
-    "all rows of the subject are found by the project's column of subjects",
-    "ε is an estimate with a standard error, and speaks of one draw's distribution, not of all draws together",
+    Assumption("all", "the draws before the erasure were draws of the model's posterior of all rows"),
+    Assumption(
+        "all",
+        "the model's likelihood and prior, as the project's code states them, are those that the draws were sampled "
+        "with",
+    ),
+    Assumption("subjects", "all rows of the subject are found by the project's column of subjects"),
+    Assumption(
+        "all",
+        "ε is an estimate with a standard error, and speaks of one draw's distribution, not of all draws together",
+    ),
+    Assumption("named rows", "the rows that were named are all that were to be erased"),
 )
+"""What certificates take for granted."""
+
+
+def assumptions(scope: AssumptionScope) -> tuple[str, ...]:
+    """List the assumptions of erasures of one scope, in words."""
+    return tuple(each.text for each in ASSUMPTIONS if each.scope in ("all", scope))
+
 
 DATA_GROUPS = ("observed_data", "constant_data")
 
@@ -69,9 +84,9 @@ class Opened:
         """Climb the ladder."""
         try:
             change = self.model.change(remove=list(rows))
-            result = erase(self.model, self.draws, change, key=seed, policy=self.policy, spent=spent)
+            result = erase(self.model, self.draws, change, random_seed=seed, policy=self.policy, spent=spent)
         except OF_A_REQUEST as error:
-            return Tried(None, (type(error).__doc__ or "").splitlines()[0])  # its own text may hold values of rows
+            return Tried(None, error.public_reason)  # its own text may hold values of rows
         verdict = result.to_dict()["verdict"]
         return Tried(
             result, "" if verdict["accepted"] else f"{verdict['reason']}. {as_settings(verdict['advice'] or '')}"
@@ -102,20 +117,6 @@ class Tried:
         assert self.result is not None
         return data_digest(self.result.model, self.result.draws)
 
-    @property
-    def not_erased(self) -> tuple[str, ...]:
-        """The verdict's notes about rows that were read otherwise, and about what stays."""
-        return self._notes("rows", "model", "preprocessing")
-
-    @property
-    def rests_on(self) -> tuple[str, ...]:
-        """The verdict's notes about the draws that went in."""
-        return self._notes("input")
-
-    def _notes(self, *kinds: NoteKind) -> tuple[str, ...]:
-        assert self.result is not None
-        return tuple(note.text for note in self.result.verdict.notes if note.kind in kinds)
-
     def save(self, path: Path) -> None:
         """Write the new draws."""
         assert self.result is not None
@@ -125,11 +126,8 @@ class Tried:
 def open_project(project: Project, erased: WasErased) -> Opened:
     """Open the draws of a project, with the model that its function or bridge builds."""
     policy = policy_of(project)
-    if project.model is None:
-        fit = open_stored(project.draws_path, project.row_dim, project.preprocessing)
-    else:
-        build = builder(project.model, project.folder, wrong=ProjectError, failed=_failed)
-        fit = build(project.draws_path, erased)
+    build = None if project.model is None else builder(project.model, project.folder, failed=_failed)
+    fit = open_fit(project, build, erased)
     model, draws, table, code = fit
     known = [block for block in table.blocks if block.column(project.subject) is not None]
     if not known:
@@ -146,7 +144,7 @@ def open_project(project: Project, erased: WasErased) -> Opened:
             "leave their rows out: build(draws, erased), and at the source. Where they came back of their own will: "
             "posterase requests register FILE --returned.",
         )
-    facts = Facts(data_digest(model, draws), code, versions(), hardware(), ASSUMPTIONS)
+    facts = Facts(data_digest(model, draws), code, versions(), hardware(), assumptions("subjects"))
     return Opened(project, model, draws, table, policy, facts)
 
 
@@ -156,11 +154,6 @@ def _present(table: RowTable, block: Block, name: str) -> Iterator[Any]:
     column = block.column(name)
     assert column is not None
     return (value for row, value in enumerate(column.tolist(), at.start) if row not in table.absent)
-
-
-def policy_of(project: Project) -> Policy:
-    """The project's policy."""
-    return policy_from(project.policy, ProjectError)
 
 
 def data_digest(model: AbstractModel, draws: Draws) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from posterase.errors import MeshError
+from posterase.errors import InvalidOptionError
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -26,7 +26,7 @@ MeshName = Annotated[
 def check_mesh(name: str | None) -> None:
     """That a mesh's name is one, before any work."""
     if name is not None and name != AUTO and not SHAPE.fullmatch(name):
-        raise MeshError(f"mesh is {name!r}.", "write chains x rows, as 2x4; or auto, all devices for chains.")
+        raise InvalidOptionError(f"mesh is {name!r}.", "write chains x rows, as 2x4; or auto, all devices for chains.")
 
 
 def mesh_of(name: str | None) -> Mesh | None:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import html
 import importlib.resources
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from posterase.draws.notes import NoteKind
 from posterase.draws.origins import ORIGINS
 from posterase.errors import LedgerError
 from posterase.record.ledger.canonical import canonical, parsed
@@ -88,6 +89,12 @@ def issue(keys: Keys, tree: Tree, now: str, request: Any, answer: dict[str, Any]
         **shared,
     }
     return _signed(keys, unsigned)
+
+
+def notes_about(erasure: dict[str, Any] | None, kinds: Collection[NoteKind]) -> list[str]:
+    """Select the texts of a certified erasure's notes by their kinds."""
+    notes = [] if erasure is None else erasure["verdict"]["notes"]
+    return [note["text"] for note in notes if note["kind"] in kinds]
 
 
 def issue_alone(keys: Keys, now: str, rows: dict[str, Any], document: dict[str, Any]) -> bytes:

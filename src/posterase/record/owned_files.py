@@ -14,7 +14,7 @@ from posterase.projects.spec import Project
 
 HARMLESS = frozenset(
     [".py", ".pyc", ".pyi", ".toml", ".md", ".rst", ".stan", ".cfg", ".ini", ".yaml", ".yml", ".key", ""]
-) | {".lock", ".lock-journal"}  # the record's own, and SQLite's beside it
+) | {".lock"}  # the record's own
 """Kinds of files that hold code and settings, not rows."""
 
 LOOKED_AT = 10_000

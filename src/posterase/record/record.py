@@ -21,15 +21,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from posterase.errors import (
-    ClockError,
-    KeyFileError,
-    LedgerError,
-    NotFoundError,
-    RecordError,
-    RequestError,
-    WrongStateError,
-)
+from posterase.errors import KeyFileError, LedgerError, NotFoundError, RecordError, RequestError, WrongStateError
 from posterase.projects.spec import NAME as PROJECT
 from posterase.projects.spec import Project
 from posterase.record.consistency import check_tables, definition_digest, folder_digest
@@ -211,7 +203,7 @@ class Record:
         if not last or time >= time_of(last, "time"):
             return time
         if time_of(last, "time") - time > TOLERANCE:
-            raise ClockError(
+            raise RecordError(
                 f"the clock shows {text_of(time)}, and the last entry of the ledger is of {last}.",
                 "set the clock right; nothing was changed.",
             )

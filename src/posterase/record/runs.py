@@ -22,26 +22,26 @@ import hashlib
 import json
 import shutil
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import sqlalchemy as sa
 
+from posterase.draws.notes import NOT_ERASED, RESTS_ON
 from posterase.errors import (
     DataChangedError,
     InputFileError,
     InvalidOptionError,
     MissingExtraError,
-    MissingGroupError,
     NeedsDensityError,
     OutputError,
     ProjectError,
     RecordError,
     RequestError,
 )
-from posterase.projects.spec import Project
-from posterase.record.certificate import NOTHING_HELD, issue
+from posterase.projects.spec import Project, WasErased
+from posterase.record.certificate import NOTHING_HELD, issue, notes_about
 from posterase.record.consistency import definition_digest
 from posterase.record.deadlines import text_of
 from posterase.record.ledger.canonical import canonical
@@ -63,7 +63,6 @@ SAFE_TO_TELL = (
     OutputError,
     InputFileError,
     MissingExtraError,
-    MissingGroupError,
     DataChangedError,
     InvalidOptionError,
     NeedsDensityError,
@@ -110,14 +109,6 @@ class Attempt(Protocol):
     def data(self) -> bytes:
         """A digest of the data that are left."""
 
-    @property
-    def not_erased(self) -> tuple[str, ...]:
-        """What is still there of the rows, and whatever else is to be known, in words."""
-
-    @property
-    def rests_on(self) -> tuple[str, ...]:
-        """What the result takes for granted of the draws before, in words."""
-
     def save(self, path: Path) -> None:
         """Write the new draws."""
 
@@ -135,9 +126,6 @@ class OpenedProject(Protocol):
     def erase(self, rows: Sequence[int], seed: int | None, spent: float) -> Attempt:
         """Try to erase rows. Without a seed, random numbers come from the operating system."""
 
-
-WasErased = Callable[[Iterable[Any]], list[bool]]
-"""Which of these subjects were erased from the project before."""
 
 Opener = Callable[[Project, WasErased], OpenedProject]
 """Opens a project's draws and model. The record knows no statistics: it is handed this."""
@@ -320,8 +308,6 @@ def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, repo
     attempt, subjects = union.best, list(claim.subjects.values())
     swap = None if attempt is None else _beside(project, claim.run, attempt, before, keep_old)
     kept = [] if swap is None or swap["kept_as"] is None else [f"the draws before, kept as {swap['kept_as']}"]
-    notes = [] if attempt is None else [redact(note, subjects) for note in attempt.not_erased]
-    rests_on = [] if attempt is None else [redact(note, subjects) for note in attempt.rests_on]
     prints = record.keys.pseudonym("data", fit.facts.data), fit.facts.code
     erasure = None if attempt is None else certified(attempt.report, subjects)
     draws_before = record.keys.pseudonym("draws", before.encode())  # a plain digest would let others confirm a guess
@@ -350,9 +336,15 @@ def _prepare(record: Record, claim: _Claim, opener: Opener, keep_old: bool, repo
             },
             "versions": fit.facts.versions,
             "hardware": fit.facts.hardware,
-            "assumptions": [*fit.facts.assumptions, *rests_on],
+            "assumptions": [*fit.facts.assumptions, *notes_about(erasure, RESTS_ON)],
             "purged": [f"{len(paths)} by {pattern}" for pattern, paths in own.items() if paths],
-            "not_erased": [*kept, *beside, *notes, *project.beyond, *NOT_REACHED],
+            "not_erased": [
+                *kept,
+                *beside,
+                *notes_about(erasure, NOT_ERASED),
+                *project.beyond,
+                *NOT_REACHED,
+            ],
         },
     }
 

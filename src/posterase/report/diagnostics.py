@@ -16,7 +16,7 @@ import numpy as np
 from posterase.draws.notes import CONTAINS
 from posterase.ladder.result import Result
 from posterase.ladder.verdict import epsilon_text
-from posterase.metrics.table import COLUMNS, Assessment
+from posterase.metrics.table import COLUMNS, Assessment, Outcome
 from posterase.metrics.table import with_error as figures_of
 from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate, total_variation
@@ -215,20 +215,22 @@ def _against_refits(assessment: Assessment) -> str:
 def _summary(assessment: Assessment) -> str:
     """How many metrics are at their floors."""
     floor, off = len(assessment.at_the_floor), len(assessment.off)
-    unsure = sum(verdict.startswith("cannot tell") for verdict in assessment.verdicts.values())
+    unsure = len(assessment.with_outcome(Outcome.CANNOT_TELL))
     return f"{count(floor, 'metric')} at the floor, {off} off, {unsure} that cannot tell."
 
 
 def _ways(assessment: Assessment) -> list[Way]:
     """How much of the way from refits back to the untouched draws is left, by each metric that tells these apart."""
     metrics, verdicts = assessment["metrics"].to_dataset(), assessment.verdicts
+    at_the_floor = assessment.at_the_floor
     found = []
-    for name in metrics["metric"].values.tolist():
-        verdict, one = verdicts[name], metrics.sel(metric=name)
+    for name in assessment.with_outcome(Outcome.AT_FLOOR, Outcome.OFF):
+        one = metrics.sel(metric=name)
         way = float(one["origin"]) - float(one["target"])
-        if (verdict == "at the floor" or verdict.startswith("off")) and np.isfinite(way) and way != 0:
+        if np.isfinite(way) and way != 0:
             left = (float(one["erased"]) - float(one["target"])) / way
-            found.append(Way(name, left, abs(float(one["erased_error"]) / way), verdict))
+            error = abs(float(one["erased_error"]) / way)
+            found.append(Way(name, left, error, name in at_the_floor, verdicts[name]))
     return found
 
 

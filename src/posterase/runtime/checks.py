@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from posterase.errors import ArrayError, InvalidOptionError, InvalidTypeError
+from posterase.errors import DataError, InvalidOptionError, InvalidTypeError
 
 T = TypeVar("T")
 
@@ -39,11 +39,11 @@ def check_finite(name: str, values: Any, axes: str) -> Any:
         array = values if isinstance(values, jax.Array) else np.asarray(values)
         array = array if array.dtype.kind == "f" else np.asarray(array, np.float64)
     except (TypeError, ValueError) as error:
-        raise ArrayError(f"{name} holds no numbers.", f"pass an array with the axes ({axes}).") from error
+        raise DataError(f"{name} holds no numbers.", f"pass an array with the axes ({axes}).") from error
     if array.ndim != len(axes.split()):
-        raise ArrayError(f"{name} is an array of shape {array.shape}.", f"its axes are ({axes.replace(' ', ', ')}).")
+        raise DataError(f"{name} is an array of shape {array.shape}.", f"its axes are ({axes.replace(' ', ', ')}).")
     if not bool((jnp if isinstance(array, jax.Array) else np).isfinite(array).all()):
-        raise ArrayError(f"{name} holds NaN or infinity.", "leave out what has no value, or cut it off.")
+        raise DataError(f"{name} holds NaN or infinity.", "leave out what has no value, or cut it off.")
     return array
 
 

@@ -1,23 +1,22 @@
-"""Files that appear whole or not at all, folders of the user's, and files to read."""
+"""Files that appear whole or not at all, and folders of the user."""
 
 from __future__ import annotations
 
 import errno
 import os
 import tempfile
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from posterase.errors import OutputError, PosteraseError
+import platformdirs
+
+from posterase.errors import OutputError
 
 
 def cache_folder() -> Path:
-    """The user's cache, by the XDG rule: what `pooch.os_cache("posterase")` says on Linux."""
-    named = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(named) if Path(named).is_absolute() else Path.home() / ".cache") / "posterase"
+    """The user's cache: `~/.cache/posterase`, or in `XDG_CACHE_HOME`, on Linux. `pooch.os_cache` has the same."""
+    return platformdirs.user_cache_path("posterase", appauthor=False)
 
 
 def make_folder(folder: Path) -> Path:
@@ -70,13 +69,3 @@ def written_whole(path: str | os.PathLike[str], *, private: bool = False) -> Ite
         raise
     finally:
         beside.unlink(missing_ok=True)
-
-
-def read_toml(path: Path, wrong: type[PosteraseError]) -> dict[str, Any]:
-    """The values of a TOML file; `wrong` is the error where it is none."""
-    try:
-        return tomllib.loads(path.read_text())
-    except OSError as error:
-        raise wrong(f"{str(path)!r} cannot be read: {error.strerror}.", "check the path.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise wrong(f"{str(path)!r} is not TOML: {error}.", "mend it there.") from None

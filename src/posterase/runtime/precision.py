@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
-from posterase.errors import CoarseRowsWarning, PrecisionError
+from posterase.errors import CoarseRowsWarning, ModelError
 
 Number = float | Float[Array, ""]
 """A setting that is a number: plain, or an array inside compiled code."""
@@ -98,7 +98,7 @@ def in_float64(function: Callable[[bool], T], what: str) -> tuple[T, bool]:
             try:
                 narrow = function(False)
             except Exception:
-                raise PrecisionError(
+                raise ModelError(
                     f"{what} cannot be evaluated with 64-bit numbers on: {str(error).splitlines()[0]}",
                     "if it uses numpy arrays from outside, make them jax arrays first (jnp.asarray); if it has a loop, "
                     "let the loop's carry take the precision of the arguments.",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key, PyTree, UInt32
 
-from posterase.errors import InvalidKeyError, InvalidOptionError
+from posterase.errors import InvalidTypeError
 from posterase.runtime.fast_compilation import NONE, quick_jit
 from posterase.runtime.precision import as_jax
 
@@ -42,17 +42,6 @@ def _fold_in(key: Key[Array, ""], number: UInt32[Array, ""]) -> Key[Array, ""]:
     return jax.random.fold_in(key, number)
 
 
-def key_from(random_seed: object, key: object) -> Key[Array, ""] | None:
-    """The key that a public function was given, under either of the argument's names; None where it was given none."""
-    if random_seed is not None and key is not None:
-        raise InvalidOptionError(
-            "random_seed and key were both given, and they are the same.", "pass random_seed only."
-        )
-    if random_seed is not None:
-        return as_key(random_seed, "random_seed")
-    return None if key is None else as_key(key)
-
-
 def as_key(key: object, name: str = "key") -> Key[Array, ""]:
     """A typed jax key from a seed (`0`), a typed key, or a key of the old kind (two uint32)."""
     if isinstance(key, (int, np.integer)) and not isinstance(key, bool) and -(2**63) <= key < 2**63:
@@ -61,7 +50,7 @@ def as_key(key: object, name: str = "key") -> Key[Array, ""]:
         return key
     if isinstance(key, (jax.Array, np.ndarray)) and key.dtype == np.uint32 and key.shape == (2,):
         return jax.random.wrap_key_data(jnp.asarray(key))
-    raise InvalidKeyError(
+    raise InvalidTypeError(
         f"{name} is {_describe(key)}, which is not a random key.",
         f"pass a whole number ({name}=0) or one key from jax.random.key(0).",
     )

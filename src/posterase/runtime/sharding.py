@@ -30,7 +30,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Key, PyTree, Shaped
 
-from posterase.errors import InvalidOptionError, MeshError, PeerLostError
+from posterase.errors import InvalidOptionError, PeerLostError
 from posterase.runtime.precision import failed_running
 
 CHAINS, ROWS = "chains", "rows"
@@ -66,13 +66,13 @@ def mesh(*, chains: int | None = None, rows: int | None = None) -> Mesh:
     devices = jax.devices()
     for name, count in ((CHAINS, chains), (ROWS, rows)):
         if count is not None and not (isinstance(count, int) and count >= 1 and len(devices) % count == 0):
-            raise MeshError(
+            raise InvalidOptionError(
                 f"{name} is {count!r}, of {len(devices)} device(s).", "use an int that divides the devices evenly."
             )
     rows = rows or (1 if chains is None else len(devices) // chains)
     chains = chains or len(devices) // rows
     if chains * rows != len(devices):
-        raise MeshError(
+        raise InvalidOptionError(
             f"{chains} chains × {rows} rows make {chains * rows} devices, and there are {len(devices)}.",
             f"use numbers whose product is {len(devices)}.",
         )
@@ -83,7 +83,7 @@ def mesh(*, chains: int | None = None, rows: int | None = None) -> Mesh:
 def _check_threads(n_devices: int, platform: str) -> None:
     """Devices that are one CPU share its threads, and wait for each other on them: for ever, where they are too few."""
     if platform == "cpu" and n_devices > (os.cpu_count() or 1) and THREADS_OFF not in os.environ.get("XLA_FLAGS", ""):
-        raise MeshError(
+        raise InvalidOptionError(
             f"{n_devices} devices are made of a CPU with {os.cpu_count()} core(s), and would wait for each other's "
             "threads.",
             f"set XLA_FLAGS='--xla_force_host_platform_device_count={n_devices} {THREADS_OFF}'.",
@@ -100,7 +100,7 @@ def over(mesh: Mesh | None) -> Iterator[None]:
         yield
         return
     if not isinstance(mesh, Mesh) or not set(mesh.axis_names) <= {CHAINS, ROWS}:
-        raise MeshError(
+        raise InvalidOptionError(
             f"mesh is {mesh!r}.", "make one: pe.mesh(chains=2, rows=4); or a jax mesh with axes 'chains' and 'rows'."
         )
     automatic = Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))

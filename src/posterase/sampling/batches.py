@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from posterase.data.row_source import row_source
-from posterase.errors import BatchError
+from posterase.errors import InvalidOptionError
 from posterase.model.base import AbstractModel
 from posterase.model.factorised import Model
 
@@ -71,11 +71,11 @@ def check_batch(model: AbstractModel, size: int | None, rows: int | None = None)
         return
     rows = model.n_rows if rows is None else rows
     if not isinstance(model, Model):
-        raise BatchError(
+        raise InvalidOptionError(
             "mini-batches need a model whose rows are independent.", "use batch=None: every step sees all rows."
         )
     whole = isinstance(size, (int, np.integer)) and not isinstance(size, bool)
     if not (whole and 1 <= size <= rows):
-        raise BatchError(
+        raise InvalidOptionError(
             f"batch is {size!r}, of {rows} rows.", "use a whole number from 1 to the rows, or None for all."
         )

@@ -18,12 +18,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
-from posterase.errors import DivergedError, InvalidOptionError
+from posterase.errors import InvalidOptionError, NonFiniteResultError
 from posterase.model.base import AbstractModel
+from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import all_digits, cast_floats, widest_float
 from posterase.runtime.prng import as_key
 from posterase.sampling.mixing import mixing
@@ -62,8 +61,7 @@ class NutsSampled(NamedTuple):
     diagnostics: NutsDiagnostics
 
 
-@programs_kept()
-@raises_read_errors
+@entry_point
 def nuts(
     key: Key[Array, ""] | int,
     model: AbstractModel,
@@ -121,7 +119,7 @@ def _nuts(
     start = cast_floats(points.flat(), widest_float())  # as blackjax draws its momenta
     state, settings, warmed = _warm(for_warmup, model, jax.vmap(model.unconstrain)(start), warmup, target_acceptance)
     if not np.isfinite(settings["step_size"]).all():
-        raise DivergedError(
+        raise NonFiniteResultError(
             "the warm-up found no step size: the density is not finite around the initial points.",
             "start inside the support, near the mode, and check the model's functions there.",
         )

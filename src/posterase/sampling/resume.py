@@ -23,7 +23,7 @@ from jaxtyping import PyTree
 from posterase.data.parameters import parameter_names
 from posterase.data.row_source import row_source
 from posterase.data.streams import raises_read_errors
-from posterase.errors import InvalidOptionError, ResumeError
+from posterase.errors import InputFileError, InvalidOptionError
 from posterase.model.base import AbstractModel
 from posterase.runtime.files import check_writable
 from posterase.runtime.tree_files import read_header, read_tree, write_tree
@@ -50,13 +50,13 @@ def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, 
     for what in [*expected, *(name for name in saved if name not in expected)]:
         there, here = saved.get(what, ABSENT), expected.get(what, ABSENT)
         if there != here:
-            raise ResumeError(
+            raise InputFileError(
                 f"{os.fspath(path)!r} is of another run: {what} was {there!r} there and is {here!r} here.",
                 "resume with the model, data and sampler the run was started with, or start a new one.",
             )
     state = read_tree(path, like, *WRONG_FILE)
     if not np.isclose(probe(state, model), header.get("log_density", np.nan), rtol=1e-4, atol=1e-3):
-        raise ResumeError(
+        raise InputFileError(
             f"{os.fspath(path)!r} is of another run: the model has another log density at the saved parameters.",
             "resume with the very prior, likelihood and data the run was started with, or start a new one.",
         )

@@ -13,13 +13,12 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, Key, PyTree
 
-from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
-from posterase.errors import DivergedError, DrawsShapeError
+from posterase.errors import DrawsShapeError, NonFiniteResultError
 from posterase.model.base import AbstractModel
+from posterase.numerics.failures import entry_point
 from posterase.runtime import sharding
 from posterase.runtime.checks import check_int
-from posterase.runtime.compilation_cache import programs_kept
 from posterase.runtime.precision import numbers_as_arrays
 from posterase.runtime.prng import as_key
 from posterase.sampling.batches import check_batch, density, present_rows
@@ -37,7 +36,7 @@ class Sampled(NamedTuple):
     state: State
 
 
-@programs_kept()
+@entry_point
 def start_chains(key: Key[Array, ""] | int, model: AbstractModel, sampler: Sampler, initial: PyTree) -> State:
     """Chains at their initial points: parameters on their own scale, leaves shaped `(chain, …)`."""
     check_sampler(sampler)
@@ -58,8 +57,7 @@ def initial_points(initial: PyTree) -> Draws:
     return Draws(jax.tree.map(lambda leaf: jnp.asarray(leaf)[:, None], initial))
 
 
-@programs_kept()
-@raises_read_errors
+@entry_point
 def sample(
     model: AbstractModel,
     sampler: Sampler,
@@ -161,11 +159,11 @@ def _run(
 
 
 def check_diverged(state: State) -> None:
-    """Raise `DivergedError`, with chain and step, where a chain is not finite."""
+    """Raise `NonFiniteResultError`, with chain and step, where a chain is not finite."""
     steps = np.atleast_1d(state.diverged)
     if (steps > 0).any():
         chain = int(np.argmax(steps > 0))
-        raise DivergedError(
+        raise NonFiniteResultError(
             f"chain {chain} was not finite after step {steps[chain]} ({(steps > 0).sum()} of {len(steps)} chains).",
             "use smaller steps (a of the order 1/rows), a larger offset b, or start nearer to the mode.",
         )

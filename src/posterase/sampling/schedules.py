@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from posterase.errors import DiscretisedChainWarning, ScheduleError
+from posterase.errors import DiscretisedChainWarning, InvalidOptionError
 from posterase.runtime.checks import check_int, check_type
 from posterase.runtime.precision import Number, is_known
 
@@ -68,14 +68,14 @@ class PolynomialSteps(Schedule):
             check_type(value, (int, float, np.number, np.ndarray, jax.Array), name, "use a number.")
         a, b, r = float(self.a), float(self.b), float(self.r)
         if not (0 < a < float("inf") and 0 <= b < float("inf")):
-            raise ScheduleError(f"the schedule a(b + t)^−r has a = {a:g}, b = {b:g}.", "use a > 0 and b ≥ 0.")
+            raise InvalidOptionError(f"the schedule a(b + t)^−r has a = {a:g}, b = {b:g}.", "use a > 0 and b ≥ 0.")
         if r > 1:
-            raise ScheduleError(
+            raise InvalidOptionError(
                 f"with r = {r:g} the step sizes have a finite sum: Ση_t = ∞ is broken, the chain stops short.",
                 "use 0.5 < r ≤ 1.",
             )
         if not r > 0.5:  # NaN too
-            raise ScheduleError(
+            raise InvalidOptionError(
                 f"with r = {r:g} the squared step sizes have an infinite sum: Ση_t² < ∞ is broken, the noise of the "
                 "mini-batches never dies out.",
                 "use 0.5 < r ≤ 1, or ask for a constant step by name: ConstantSteps(step_size).",
@@ -149,4 +149,4 @@ class CyclicalSteps(Schedule):
 def _check_step_size(step_size: Number) -> None:
     check_type(step_size, (int, float, np.number, np.ndarray, jax.Array), "step_size", "use a positive number.")
     if not 0 < float(step_size) < float("inf"):
-        raise ScheduleError(f"the step size is {step_size}.", "use a positive number.")
+        raise InvalidOptionError(f"the step size is {step_size}.", "use a positive number.")

@@ -223,7 +223,7 @@ def _project_state(standing: Standing) -> ProjectState:
 
 def budget_of(project: Project) -> float:
     """What repeated erasures may add up to. What knows policies knows jax: it is imported where it is asked."""
-    from posterase.projects.loading import policy_of
+    from posterase.projects.builders import policy_of
 
     return policy_of(project).budget
 

@@ -18,19 +18,19 @@ import jax
 import numpy as np
 import xarray as xr
 
-from posterase.bridges.arviz import opened
 from posterase.bridges.shared.assembly import Posterior, changed, same
+from posterase.bridges.shared.groups import opened
 from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.data.parameters import parameter_names
 from posterase.draws.draws import Draws, groups_of
 from posterase.draws.inference_groups import SAMPLE_DIMS
 from posterase.errors import (
     DataChangedError,
+    DifferentModelError,
     DrawsShapeError,
     InvalidOptionError,
     InvalidTypeError,
     UnsupportedModelError,
-    WarmupDrawsError,
 )
 from posterase.runtime.garbage import rare_collections
 from posterase.runtime.optional import need
@@ -129,7 +129,7 @@ def _from_mcmc(
     if mcmc.last_state is None:
         raise DrawsShapeError("the MCMC object has not run.", "call mcmc.run(key, …) first.")
     if mcmc.post_warmup_state is mcmc.last_state:
-        raise WarmupDrawsError(
+        raise DifferentModelError(
             "the MCMC object has been warmed up and not run: its draws, if any, are from the warm-up.",
             "call mcmc.run(key, …) after mcmc.warmup(key, …).",
         )

@@ -13,8 +13,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from posterase.bridges.arviz import opened
 from posterase.bridges.shared.assembly import Posterior
+from posterase.bridges.shared.groups import opened
 from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.draws.draws import Draws
 from posterase.draws.inference_groups import Grouping

@@ -10,7 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Shaped
 
-from posterase.bridges.arviz import Axes, axes_of, check_sampled, labelled, make_container, sampled
+from posterase.bridges.shared.groups import Axes, axes_of, check_sampled, labelled, make_container, sampled
 from posterase.bridges.shared.linear_relations import Summaries, without_functions_of_data
 from posterase.bridges.shared.traced_model import BridgedModel, check_parameters, row_values
 from posterase.data.selection import Block, RowTable, columns_of

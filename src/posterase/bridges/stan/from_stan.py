@@ -20,8 +20,16 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 
-from posterase.bridges.arviz import DATA_GROUPS, axes_of, check_sampled, labelled, make_container, opened, sampled
 from posterase.bridges.shared.assembly import changed, same, without_fixed_numbers
+from posterase.bridges.shared.groups import (
+    DATA_GROUPS,
+    axes_of,
+    check_sampled,
+    labelled,
+    make_container,
+    opened,
+    sampled,
+)
 from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.bridges.shared.traced_model import check_parameters
 from posterase.bridges.stan.computed import Dependent, find_computed, find_dependent

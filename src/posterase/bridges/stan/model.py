@@ -27,7 +27,7 @@ from posterase.bridges.shared.traced_model import check_parameters
 from posterase.bridges.stan.data import OWN_SUBSET, Subset, as_arrays, packed, unpacked
 from posterase.bridges.stan.programs import Data, StanPosterior, StanProgram, Table, by_name
 from posterase.bridges.stan.row_parameters import Moments, RowParameters, WithAbsentRows
-from posterase.errors import MeshError, NotFactorisedError, UnsupportedModelError
+from posterase.errors import InvalidOptionError, NotFactorisedError, UnsupportedModelError
 from posterase.model.base import AbstractModel, OwnSample, with_rows
 from posterase.model.change import Change
 from posterase.model.transforms import Transform
@@ -349,7 +349,7 @@ class StanModel(AbstractModel):
 
     def spread(self) -> StanModel:
         if sharding.count() > 1:
-            raise MeshError(
+            raise InvalidOptionError(
                 "Stan's programs run on this process's CPU, not on jax's devices.", "leave out mesh: it brings nothing."
             )
         return self

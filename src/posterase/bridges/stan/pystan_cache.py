@@ -30,7 +30,7 @@ def describe_cached_chains(code: str) -> tuple[str, ...]:
     chains = "1 chain" if len(found) == 1 else f"{len(found)} chains"
     return (
         f"not erased: PyStan's cache held draws of {chains} of this program, in {shown}, when from_stan was called; "
-        "posterase.bridges.stan.from_stan.clear_pystan_cache(program) deletes them",
+        "posterase.bridges.clear_pystan_cache(program) deletes them",
     )
 
 

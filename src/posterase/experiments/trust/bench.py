@@ -36,6 +36,7 @@ from posterase.experiments.trust.families import Data, Family, families
 from posterase.ladder.erase import erase
 from posterase.ladder.policy import Policy
 from posterase.ladder.result import Result
+from posterase.runtime.compilation_cache import enable_compilation_cache
 from posterase.sampling.nuts import nuts
 
 CHAINS, DRAWS = 4, 1000
@@ -151,9 +152,19 @@ class Wrong:
 
 
 def run_family(
-    family: Family, seeds: Sequence[int], policy: Policy, *, refits: bool = True, changes: Sequence[str] | None = None
+    family: Family,
+    seeds: Sequence[int],
+    policy: Policy,
+    *,
+    refits: bool = True,
+    changes: Sequence[str] | None = None,
+    methods: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """Erase from posteriors of some data sets of a family: all changes and spoiled draws, or those that are named."""
+    """Erase from posteriors of some data sets of a family: all changes and spoiled draws, or those that are named.
+
+    `methods` are names of registered methods to climb. Default: the ladder of `erase`.
+    """
+    options = {"policy": policy, "methods": methods or None}
     for seed in seeds:
         random = np.random.default_rng([seed, *family.name.encode()])
         data = family.make(random)
@@ -162,11 +173,11 @@ def run_family(
         for change, choose in family.changes.items():
             if changes is not None and change not in changes:
                 continue
-            yield _outcome(random, family, data, source, change, choose(random, data), seed, policy, None, refits)
+            yield _outcome(random, family, data, source, change, choose(random, data), seed, options, None, refits)
         if family.name in SPOILED_FAMILIES:
             for spoiled in SPOILED if changes is None else [each for each in SPOILED if each in changes]:
                 rows = family.changes["one row"](random, data)
-                yield _outcome(random, family, data, source, spoiled, rows, seed, policy, spoiled, refits=False)
+                yield _outcome(random, family, data, source, spoiled, rows, seed, options, spoiled, refits=False)
 
 
 def _outcome(
@@ -177,7 +188,7 @@ def _outcome(
     change: str,
     rows: np.ndarray,
     seed: int,
-    policy: Policy,
+    options: dict[str, Any],
     spoiled: str | None,
     refits: bool,
 ) -> Outcome:
@@ -194,7 +205,7 @@ def _outcome(
     own_seed = int(random.integers(2**31))
     started = time.perf_counter()
     try:
-        result: Result | None = erase(model, draws, rows, random_seed=own_seed, policy=policy)
+        result: Result | None = erase(model, draws, rows, random_seed=own_seed, **options)
         reason = str(result.verdict) if result is not None else ""
     except PosteraseError as error:
         result, reason = None, f"{type(error).__name__}: {error}"
@@ -261,6 +272,7 @@ def run(
     *,
     jobs: int = 1,
     refits: bool = True,
+    methods: Sequence[str] = (),
     done: Sequence[Outcome] = (),
     report: Callable[[str, int, int], None] = lambda what, done, total: None,
     keep: Callable[[list[Outcome]], None] = lambda outcomes: None,
@@ -277,6 +289,8 @@ def run(
         Processes.
     refits
         Whether each erasure is held beside a refit.
+    methods
+        Names of registered methods to climb. Default: the ladder of `erase`.
     done
         Outcomes of a run that was cut: what they are of is not run again.
     report, keep
@@ -292,7 +306,7 @@ def run(
         jobs, multiprocessing.get_context("spawn"), _settle, max_tasks_per_child=1
     )
     with pool:
-        running = {pool.submit(_run, name, some, refits): name for name, some in tasks}
+        running = {pool.submit(_run, name, some, refits, methods): name for name, some in tasks}
         for number, future in enumerate(concurrent.futures.as_completed(running)):
             outcomes += future.result()
             report(running[future], number + 1, len(tasks))
@@ -302,15 +316,16 @@ def run(
 
 
 def _settle() -> None:
-    """One core a process, so that seconds of an erasure and of a refit can be compared."""
+    """Prepare a process: one core, so that seconds of an erasure and of a refit can be compared; one shared cache."""
+    enable_compilation_cache()
     if hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, {cores[os.getpid() % len(cores)]})
 
 
-def _run(name: str, seeds: Sequence[int], refits: bool) -> list[Outcome]:
+def _run(name: str, seeds: Sequence[int], refits: bool, methods: Sequence[str]) -> list[Outcome]:
     family = next(each for each in families() if each.name == name)
-    return list(run_family(family, seeds, Policy(), refits=refits))
+    return list(run_family(family, seeds, Policy(), refits=refits, methods=methods))
 
 
 METHODS = "Reweight", "Transport", "Rejuvenate", "Refit"
@@ -318,30 +333,31 @@ METHODS = "Reweight", "Transport", "Rejuvenate", "Refit"
 
 def tables(outcomes: Sequence[Outcome]) -> list[Grid]:
     """By family, and by what was removed."""
+    methods = [*METHODS, *sorted({each.method for each in outcomes if each.method} - set(METHODS))]
     columns = (
-        *("", "erasures", *METHODS, "refused", "wrong, strictly", "wrong, loosely", "needlessly refused"),
+        *("", "erasures", *methods, "refused", "wrong, strictly", "wrong, loosely", "needlessly refused"),
         *("refit: strictly", "refit: loosely", "seconds, of a refit's"),
     )
     names = [family.name for family in families()]
     sound = [each for each in outcomes if not each.spoiled]
     spoiled = [each for each in outcomes if each.spoiled]
-    by_family = [_row(name, [each for each in sound if each.family == name]) for name in names]
+    by_family = [_row(name, [each for each in sound if each.family == name], methods) for name in names]
     changes = dict.fromkeys(each.change for each in sound)
-    by_removal = [_row(name, [each for each in sound if each.change == name]) for name in changes]
+    by_removal = [_row(name, [each for each in sound if each.change == name], methods) for name in changes]
     faults = dict.fromkeys(each.change for each in spoiled)
-    by_fault = [_row(name, [each for each in spoiled if each.change == name]) for name in faults]
+    by_fault = [_row(name, [each for each in spoiled if each.change == name], methods) for name in faults]
     return [
-        Grid("By family", columns, [row for row in by_family if row[1] != "0"] + [_row("all", sound)]),
+        Grid("By family", columns, [row for row in by_family if row[1] != "0"] + [_row("all", sound, methods)]),
         Grid("By what is removed", columns, by_removal),
         Grid("Draws spoiled on purpose, one row removed", columns, by_fault),
     ]
 
 
-def _row(name: str, some: Sequence[Outcome]) -> tuple[str, ...]:
+def _row(name: str, some: Sequence[Outcome], methods: Sequence[str]) -> tuple[str, ...]:
     refits = [each for each in some if each.refit_seconds]
     ratios = [each.seconds / each.refit_seconds for each in refits]
     counts = [
-        *(sum(each.method == method for each in some) for method in METHODS),
+        *(sum(each.method == method for each in some) for method in methods),
         sum(not each.method for each in some),
         sum(bool(each.strict) for each in some),
         sum(bool(each.loose) for each in some),

@@ -7,7 +7,7 @@ from typing import Any
 
 import rfc8785
 
-from posterase.errors import CanonicalFormError
+from posterase.errors import LedgerFormatError
 
 LARGEST = 2**53 - 1
 """The largest integer that every JSON reader keeps exactly."""
@@ -18,7 +18,7 @@ def canonical(value: Any) -> bytes:
     try:
         return rfc8785.dumps(value)
     except ValueError as error:  # rfc8785's own, and text with half of a surrogate pair
-        raise CanonicalFormError(f"JSON cannot hold this value: {error}.", "use text, numbers and null.") from None
+        raise LedgerFormatError(f"JSON cannot hold this value: {error}.", "use text, numbers and null.") from None
 
 
 def parsed(data: bytes) -> Any:
@@ -27,18 +27,16 @@ def parsed(data: bytes) -> Any:
         value = json.loads(data.decode(), object_pairs_hook=_unique, parse_constant=_no_number, parse_int=_whole)
         again = canonical(value)
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CanonicalFormError(
-            f"this is not JSON: {type(error).__name__}.", "give the file as it was made."
-        ) from None
+        raise LedgerFormatError(f"this is not JSON: {type(error).__name__}.", "give the file as it was made.") from None
     if again != data:
-        raise CanonicalFormError("this JSON is not in canonical form.", "give the file as it was made.")
+        raise LedgerFormatError("this JSON is not in canonical form.", "give the file as it was made.")
     return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise CanonicalFormError("a name is there twice in one object.", "give the file as it was made.")
+        raise LedgerFormatError("a name is there twice in one object.", "give the file as it was made.")
     return found
 
 
@@ -49,4 +47,4 @@ def _whole(digits: str) -> int | float:
 
 
 def _no_number(name: str) -> Any:
-    raise CanonicalFormError(f"JSON has no {name}.", "give the file as it was made.")
+    raise LedgerFormatError(f"JSON has no {name}.", "give the file as it was made.")

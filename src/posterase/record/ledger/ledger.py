@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
-from posterase.errors import CanonicalFormError, KeyFileError, LedgerError, NoteError, RequestError
+from posterase.errors import KeyFileError, LedgerError, LedgerFormatError, RequestError
 from posterase.record.deadlines import text_of, time_of
 from posterase.record.ledger.canonical import canonical, parsed
 from posterase.record.ledger.merkle import Tree
@@ -68,13 +68,13 @@ class Entry:
         """From the leaf."""
         value = parsed(data)
         if not isinstance(value, dict) or value.keys() != {field.name for field in dataclasses.fields(cls)}:
-            raise CanonicalFormError("this is not an entry of a ledger.", "give the file as it was exported.")
+            raise LedgerFormatError("this is not an entry of a ledger.", "give the file as it was exported.")
         entry = cls(**value)
         texts = entry.time, entry.kind, entry.actor, entry.project or "", entry.request or ""
         if type(entry.index) is not int or not isinstance(entry.body, dict) or not all(type(t) is str for t in texts):
-            raise CanonicalFormError("a part of this entry is of another type.", "give the file as it was exported.")
+            raise LedgerFormatError("a part of this entry is of another type.", "give the file as it was exported.")
         if entry.kind not in get_args(Kind):
-            raise CanonicalFormError("there is no such kind of entry.", "verify it with a newer posterase.")
+            raise LedgerFormatError("there is no such kind of entry.", "verify it with a newer posterase.")
         return entry
 
 
@@ -185,7 +185,7 @@ class _Reader:
         """The next line."""
         try:
             self._take(line.removesuffix(b"\n"))
-        except (CanonicalFormError, NoteError, RequestError) as error:
+        except (LedgerFormatError, RequestError) as error:
             raise self._wrong(error.problem) from None
 
     def _take(self, line: bytes) -> None:
@@ -258,9 +258,9 @@ class _Reader:
         """A checkpoint that every one of these keys has signed."""
         text, by = opened(note, keys)
         if set(by) != set(keys):
-            raise NoteError("a change of keys is signed by both.", "")
+            raise LedgerFormatError("a change of keys is signed by both.", "")
         if note.count("\n— ") != len(keys):
-            raise NoteError("somebody else has signed its checkpoint as well.", "")
+            raise LedgerFormatError("somebody else has signed its checkpoint as well.", "")
         return Checkpoint.parse(text)
 
     def _named(self, entry: Entry, name: str) -> PublicKey:
@@ -328,5 +328,5 @@ def _unopened(note: str) -> Checkpoint:
 
 def _only(value: Any, name: str) -> str:
     if not isinstance(value, dict) or list(value) != [name] or not isinstance(value[name], str):
-        raise CanonicalFormError(f"a line is no {name}.", "give the file as it was exported.")
+        raise LedgerFormatError(f"a line is no {name}.", "give the file as it was exported.")
     return value[name]

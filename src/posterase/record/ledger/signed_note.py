@@ -17,7 +17,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from posterase.errors import KeyFileError, NoteError
+from posterase.errors import KeyFileError, LedgerFormatError
 
 ED25519 = b"\x01"
 """The kind of key, in names of keys."""
@@ -105,22 +105,28 @@ def opened(note: str, keys: Iterable[PublicKey]) -> tuple[str, list[PublicKey]]:
     text, blank, signatures = note.rpartition("\n\n")
     text += "\n"
     if not blank or not signatures.endswith("\n"):
-        raise NoteError("this is not a signed note.", "give the checkpoint as it was written.")
+        raise LedgerFormatError("this is not a signed note.", "give the checkpoint as it was written.")
     by = []
     known = {(key.name, key.hint): key for key in keys}
     for line in signatures.splitlines():
         mark, name, encoded = line[: len(SIGNED_BY)], *line[len(SIGNED_BY) :].partition(" ")[::2]
         data = _decoded(encoded)
         if mark != SIGNED_BY or len(data) < 5:
-            raise NoteError("a signature under a note cannot be read.", "give the checkpoint as it was written.")
+            raise LedgerFormatError(
+                "a signature under a note cannot be read.", "give the checkpoint as it was written."
+            )
         key = known.get((name, data[:4]))
         if key is None:
             continue
         if not key.verifies(text.encode(), data[4:]):
-            raise NoteError(f"the signature by key {key.id} is wrong.", "this note was changed, or never signed.")
+            raise LedgerFormatError(
+                f"the signature by key {key.id} is wrong.", "this note was changed, or never signed."
+            )
         by.append(key)
     if not by:
-        raise NoteError("no key that you trust has signed this note.", "give the public key of this ledger: --key.")
+        raise LedgerFormatError(
+            "no key that you trust has signed this note.", "give the public key of this ledger: --key."
+        )
     return text, by
 
 
@@ -145,9 +151,13 @@ class Checkpoint:
             origin, size, root, *extra = text.splitlines()
             found = cls(origin, int(size), _decoded(root), tuple(extra))
         except ValueError:
-            raise NoteError("this note is not a checkpoint.", "give the checkpoint as it was written.") from None
+            raise LedgerFormatError(
+                "this note is not a checkpoint.", "give the checkpoint as it was written."
+            ) from None
         if found.text() != text:
-            raise NoteError("this checkpoint is not as one is written.", "give the checkpoint as it was written.")
+            raise LedgerFormatError(
+                "this checkpoint is not as one is written.", "give the checkpoint as it was written."
+            )
         return found
 
 

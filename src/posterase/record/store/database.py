@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from posterase.errors import RecordError
 from posterase.runtime.optional import need
@@ -67,23 +67,21 @@ class Database:
 
     @contextmanager
     def _sqlite_lock(self, name: str) -> Iterator[Begin | None]:
-        """A small database beside, held exclusively: a lock that every system has."""
+        """Lock a file beside the database. The operating system unlocks it when the process ends."""
         path = f"{self.url.database}.{name}.lock"
-        held = False
+        lock: BaseFileLock = FileLock(path, timeout=0)
         try:
-            beside = sqlite3.connect(path, timeout=0, isolation_level=None)
-        except sqlite3.Error:
+            lock.acquire()
+        except Timeout:
+            pass
+        except (OSError, NotImplementedError):
             raise _no_lock(path) from None
         try:
-            try:
-                beside.execute("BEGIN EXCLUSIVE")
-                held = True
-            except sqlite3.Error as error:
-                if getattr(error, "sqlite_errorname", "") != "SQLITE_BUSY":
-                    raise _no_lock(path) from None
-            yield self.writing if held else None
+            if isinstance(lock, SoftFileLock):  # without flock: such a lock would outlive a process that dies
+                raise _no_lock(path)
+            yield self.writing if lock.is_locked else None
         finally:
-            beside.close()
+            lock.release()
 
     @contextmanager
     def _postgresql_lock(self, name: str) -> Iterator[Begin | None]:
@@ -183,7 +181,7 @@ def _begun_with_lock(connection: sa.Connection, process: int | None) -> Iterator
 
 def _no_lock(path: str) -> RecordError:
     return RecordError(
-        f"the lock {path!r} cannot be taken.", "check your permissions; delete it if it is no file of ours."
+        f"the file {path!r} cannot be locked.", "check your permissions, and that the file system has locks (flock)."
     )
 
 

@@ -1,0 +1,13 @@
+from .arviz import from_arviz as from_arviz
+from .blackjax import from_blackjax as from_blackjax
+from .networks import from_equinox as from_equinox
+from .networks import from_flax as from_flax
+from .numpyro.from_numpyro import from_numpyro as from_numpyro
+from .pymc.from_pymc import from_pymc as from_pymc
+from .registry import bridge_names as bridge_names
+from .registry import find_bridge as find_bridge
+from .shared.groups import with_groups as with_groups
+from .shared.traced_model import BridgedModel as BridgedModel
+from .shared.traced_model import Program as Program
+from .stan.from_stan import clear_pystan_cache as clear_pystan_cache
+from .stan.from_stan import from_stan as from_stan
