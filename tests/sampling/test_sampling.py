@@ -217,7 +217,7 @@ def test_cut_runs_are_the_same_to_the_bit(sampler, tmp_path):
     state = start_chains(0, model, sampler, at(0.0, 3))
     whole = np.asarray(sample(model, sampler, state, 40).draws.params["beta"])
     first = sample(model, sampler, state, 13)
-    path = save_state(tmp_path / "run.npz", first.state, model, sampler)
+    path = save_state(tmp_path / "run.eqx", first.state, model, sampler)
     resumed = load_state(path, state, model, sampler)
     second = sample(model, sampler, resumed, 27, report=lambda *_: None)
     parts = np.concatenate([first.draws.params["beta"], second.draws.params["beta"]], axis=1)
@@ -239,7 +239,7 @@ def test_draws_that_come_in_pieces_are_held_once():
 def test_files_of_another_run_are_refused(tmp_path):
     model, sampler = KNOWN.model(), SAMPLERS["SGLD"]
     state = start_chains(0, model, sampler, at(0.7, 2))
-    path = save_state(tmp_path / "run.npz", state, model, sampler)
+    path = save_state(tmp_path / "run.eqx", state, model, sampler)
     assert eqx.tree_equal(load_state(path, state, model, numbers_as_arrays(sampler)), state)
     others = {
         "data": (model.without(model.change(remove=[3])), sampler, state, "rows was 40 there and is 39 here"),
@@ -252,11 +252,11 @@ def test_files_of_another_run_are_refused(tmp_path):
     for other_model, other_sampler, other_state, words in others.values():
         with pytest.raises(errors.InputFileError, match=words):
             load_state(path, other_state, other_model, other_sampler)
-    (tmp_path / "text.npz").write_text("nothing")
+    (tmp_path / "text.eqx").write_text("nothing")
     with pytest.raises(errors.InputFileError, match="not a saved state"):
-        load_state(tmp_path / "text.npz", state, model, sampler)
+        load_state(tmp_path / "text.eqx", state, model, sampler)
     with pytest.raises(errors.InputFileError, match="no file"):
-        load_state(tmp_path / "none.npz", state, model, sampler)
+        load_state(tmp_path / "none.eqx", state, model, sampler)
 
 
 def test_a_chain_that_diverges_names_the_step():

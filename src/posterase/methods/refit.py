@@ -95,7 +95,7 @@ class Refit(Method):
     Parameters
     ----------
     sampler
-        The SG-MCMC recipe: `SGLD(…)` or `SGHMC(…)` as it sampled the full posterior. None: NUTS.
+        The SG-MCMC recipe: `SGLD(…)`, `SGHMC(…)` or another, as it sampled the full posterior. None: NUTS.
     warmup
         Steps before the first draw, without a warm start.
     thin

@@ -65,7 +65,8 @@ class ContinueSampling(Method):
     Parameters
     ----------
     sampler
-        `SGLD(…)` or `SGHMC(…)`, with the step sizes and batches to go on with; step sizes are rescaled by N/N′.
+        `SGLD(…)`, `SGHMC(…)` or another, with the step sizes and batches to go on with. Step sizes are
+        rescaled by N/N′.
     steps
         How many steps every draw takes.
     start
