@@ -299,6 +299,10 @@ def test_methods_by_their_names(here):
     (here / "job.toml").write_text('draws = "fit.nc"\nrows = "12-15"\nout = "b.nc"\nmethods = ["rewieght"]\n')
     with pytest.raises(InvalidOptionError, match="did you mean 'reweight'"):
         call("erase", "job.toml")
+    words = ("erase", "fit.nc", "--rows", "12-15", "--method", "reweight", "--json", "--dry-run")
+    assert [each["method"] for each in json.loads(call(*words))["methods"]] == ["Reweight"]
+    with pytest.raises(InvalidOptionError, match="use reweight, transport"):
+        call("erase", "fit.nc", "--rows", "12-15", "--method", "nothing", "--out", "b.nc")
 
 
 def test_one_report_of_each_kind(here):

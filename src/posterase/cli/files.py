@@ -73,6 +73,9 @@ def erase(
     preprocessing: Annotated[
         str | None, typer.Option(help="What was computed from all rows, or none.", metavar="TEXT")
     ] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="A method to try; repeatable. Default: a ladder.", metavar="NAME")
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(help="Such as ess=1000, refit=false; repeatable.", metavar="K=V"),
@@ -94,7 +97,8 @@ def erase(
     from posterase.projects.jobs import Job, policy_flags
 
     selected = {"rows": rows, "by": by, "model": model, "row_dim": row_dim}
-    flags = {**selected, "seed": seed, "mesh": mesh, "preprocessing": preprocessing}
+    flags: dict[str, Any] = {**selected, "seed": seed, "mesh": mesh, "preprocessing": preprocessing}
+    flags["methods"] = tuple(method or ())
     outputs = {"out": out, "certificate": certificate, "diagnostics": diagnostics, **_by_kind(report or [])}
     job = Job.of(source, **flags, **outputs, policy=policy_flags(policy or []))
     job.check_files()

@@ -71,6 +71,11 @@ class Job(FitFile):
         super().__post_init__()
         policy_of(self)
         check_mesh(self.mesh)
+        if self.methods:
+            from posterase.methods.registry import find_method
+
+            for name in self.methods:
+                find_method(name)
 
     @classmethod
     def of(cls, source: Path, **flags: Any) -> Job:
