@@ -1,7 +1,3 @@
-from .bounds import Bounds as Bounds
-from .bounds import measured as measured
-from .bounds import path_bound as path_bound
-from .bounds import smoothing_bound as smoothing_bound
 from .calibration import Calibration as Calibration
 from .calibration import calibrate as calibrate
 from .comparison import Compared as Compared
