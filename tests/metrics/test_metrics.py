@@ -37,7 +37,7 @@ from posterase.metrics import (
 )
 from posterase.metrics import nearest_neighbours as neighbours_module
 from posterase.metrics.moments import moment_errors
-from posterase.numerics.weights import base_of
+from posterase.numerics.weights import base_of, smooth
 from posterase.numerics.weights import divergence as kl_from_weights
 from tests.oracles import GammaPoisson, GaussianMean, LinearRegression
 
