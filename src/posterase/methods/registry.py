@@ -5,8 +5,8 @@ A package registers a method in its pyproject.toml,
     [project.entry-points."posterase.methods"]
     match-moments = "my_package:MatchMoments"
 
-and a job's `methods = ["match-moments"]` and `pe.erase(methods=["match-moments"])` find it. Its class must be callable
-without arguments.
+and `posterase erase --method match-moments`, a job's `methods = ["match-moments"]` and
+`pe.erase(methods=["match-moments"])` find it. Its class must be callable without arguments.
 """
 
 from __future__ import annotations
