@@ -134,7 +134,7 @@ def test_chains_do_not_know_of_each_other_and_keys_decide():
     both, again, swapped = erased(method), erased(method), erased(method, STARTS[[0, 0]])
     np.testing.assert_array_equal(both.draws.params["beta"], again.draws.params["beta"])
     np.testing.assert_array_equal(both.draws.params["beta"][0], swapped.draws.params["beta"][0])
-    other = erased(method, random_seed=1)
+    other = erased(method, key=1)
     assert not np.array_equal(both.draws.params["beta"], other.draws.params["beta"])
 
 
