@@ -140,7 +140,7 @@ def test_rows_are_the_same_from_every_kind_of_file(kind, tmp_path):
     data = KINDS[kind](tmp_path)
     columns = make_columns()
     ids = np.array([[102, 3, 3], [0, 55, 19]])
-    found = jax.jit(jax.vmap(data.rows))(jnp.asarray(ids))
+    found = jax.jit(jax.vmap(data.take))(jnp.asarray(ids))
     blocks = list(data.blocks())
     for name, values in columns.items():
         np.testing.assert_array_equal(found[name], values[ids].astype(np.asarray(found[name]).dtype))
