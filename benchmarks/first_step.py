@@ -121,7 +121,7 @@ def block(settings: bnn.Settings) -> Iterator[Ratio]:
     rows = jnp.asarray(np.random.default_rng(0).permutation(ran.problem.kept.row_ids))
     for share in BUDGETS:
         within = dataclasses.replace(settings, budget=share * settings.budget)
-        methods = {"alone": bnn.corrected_eraser(within)} | _first_steps(within, rows)
+        methods = {"alone": bnn.corrected_method(within)} | _first_steps(within, rows)
         arms = {name: bnn.continue_on(ran.problem, ran.arms["origin"], each) for name, each in methods.items()}
         found = results(ran._replace(arms={**ran.arms, **arms}), epsilon=False)
         floor = np.mean(found["floor"]["difference_removed"])
@@ -134,7 +134,7 @@ def block(settings: bnn.Settings) -> Iterator[Ratio]:
 
 def _first_steps(settings: bnn.Settings, rows: Int[Array, " kept"]) -> dict[str, AfterGaussNewton]:
     """Every first step that leaves at least a tenth of the budget."""
-    plain, found = bnn.corrected_eraser(settings), {}
+    plain, found = bnn.corrected_method(settings), {}
     for size, iterations, damping in STEPS:
         method = AfterGaussNewton(
             steps=1,

@@ -51,7 +51,7 @@ def run() -> Iterator[Ratio]:
         train = trainer(settings, model)
         state = train()
         sampler = gmm.make_sampler(settings, model.n_rows)
-        erase = gmm.make_eraser(settings)
+        erase = gmm.make_method(settings)
         batches = points.removed.reshape(-1, settings.request_rows)[:REQUESTS]
 
         def requests() -> Any:

@@ -24,6 +24,7 @@ from numpyro.infer.util import log_density, potential_energy
 
 import posterase as pe
 from posterase.bridges.shared import assembly, discovery
+from posterase.data.selection import Block, RowTable
 from tests.oracles import LinearRegression
 from tests.statistical import assert_moments, rejected
 
@@ -472,10 +473,8 @@ def test_a_person_in_several_variables_is_removed_from_all():
     model, draws = pe.from_numpyro(
         two_plates, X, Y, Z, draws=flat_draws(b=()), coords={d: np.arange(len(v)) for d, v in person.items()}
     )
-    blocks = [
-        pe.rows.Block(b.dim, b.size, b.variables, {"person": person[b.dim]}) for b in draws.container.table.blocks
-    ]
-    ids = pe.rows.RowTable(tuple(blocks)).select({"person": 3})
+    blocks = [Block(b.dim, b.size, b.variables, {"person": person[b.dim]}) for b in draws.container.table.blocks]
+    ids = RowTable(tuple(blocks)).select({"person": 3})
     np.testing.assert_array_equal(ids, [12, 13, 14, 15, N + 3, N + 13])
     assert model.change(remove=ids).n_rows == 6
 

@@ -156,7 +156,7 @@ def test_a_broken_stage_is_named(ran, tmp_path):
 def test_the_corrected_continuation_keeps_to_its_budget():
     for dataset in ("fashion-mnist", "cifar10"):
         for settings in bnn.blocks(dataset):
-            method = bnn.corrected_eraser(settings)
+            method = bnn.corrected_method(settings)
             rounds = method.steps / method.round_steps
             rows = 2 * method.steps * settings.batch + settings.removed + method.control_rows * (1 + (rounds + 1) / 3)
             assert 0.04 < rows / (settings.steps * settings.batch) <= 0.05, settings.title
@@ -267,7 +267,7 @@ def test_methods_can_be_left_out():
 def test_rewinding_keeps_to_its_budget_and_writes_for_as_long_as_it_rewound():
     for dataset in ("fashion-mnist", "cifar10"):
         for settings in bnn.blocks(dataset):
-            method = bnn.rewinding_eraser(settings, {})
+            method = bnn.rewinding_method(settings, {})
             rows = method.steps * settings.batch + method.control_rows * (2 + method.steps / method.round_steps) / 3
             assert 0.045 < rows / (settings.steps * settings.batch) <= 0.05, settings.title
             recipe = settings.noise_free_steps * settings.rate / (1 - settings.momentum)

@@ -1,6 +1,6 @@
 """Where rows are: arrays in memory, or a stream of blocks from files. Models ask a row source and need not know which.
 
-A row source of another kind implements `RowSource`; `row_source` is the one place that tells them apart.
+`row_source` is the one place that tells them apart: a third kind implements `RowSource` and is added there.
 """
 
 from __future__ import annotations

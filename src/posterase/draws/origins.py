@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-Origin = Literal["moved", "subset", "refitted", "refitted and moved", "continued", "as returned"]
+Origin = Literal["moved", "subset", "refitted", "refitted and moved"]
 
 ORIGINS: dict[Origin, str] = {
     "moved": "The method weighted, mapped or moved the old draws. They were then resampled, and every one was moved by "
@@ -15,6 +15,4 @@ ORIGINS: dict[Origin, str] = {
     "refitted and moved": "The draws come from a new fit without the removed rows. They were then resampled, and every "
     "one was moved by a Markov chain that leaves the new posterior invariant. A test for drift along this chain found "
     "none.",
-    "continued": "The chains went on without the removed rows.",
-    "as returned": "The draws are as the method returned them.",
 }

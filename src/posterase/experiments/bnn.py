@@ -44,7 +44,7 @@ from posterase.methods.live_influence_shift import LiveInfluenceShift
 from posterase.methods.reweight import Reweight
 from posterase.methods.unconverged.corrected_continuation import CorrectedContinuation
 from posterase.methods.unconverged.rewind import Rewind
-from posterase.methods.unconverged.rounds import RoundsEraser
+from posterase.methods.unconverged.rounds import RoundsMethod
 from posterase.model.change import Change
 from posterase.model.factorised import Model
 from posterase.sampling.sample import sample, start_chains
@@ -402,7 +402,7 @@ def _last_terms(values: Float[np.ndarray, "requests chains"]) -> dict[str, Any]:
     }
 
 
-def continue_on(problem: Problem, origin: Arm, method: RoundsEraser) -> Arm:
+def continue_on(problem: Problem, origin: Arm, method: RoundsMethod) -> Arm:
     """Corrected or rewound continuation, all rows in one request."""
     settings = problem.settings
     draws = Draws(jax.tree.map(lambda leaf: leaf[:, None], origin.state.theta))
@@ -445,7 +445,7 @@ def _first(change: Change, rows: int) -> Change:
     return Change(padded_ids=jnp.where(counted, change.padded_ids, change.padded_ids[0]), counted=counted)
 
 
-def corrected_eraser(settings: Settings) -> CorrectedContinuation:
+def corrected_method(settings: Settings) -> CorrectedContinuation:
     """Within the budget."""
     method = CorrectedContinuation(
         steps=1,
@@ -457,7 +457,7 @@ def corrected_eraser(settings: Settings) -> CorrectedContinuation:
     return dataclasses.replace(method, steps=steps_within(settings, method))
 
 
-def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
+def rewinding_method(settings: Settings, starts: PyTree) -> Rewind:
     """Within the budget; what the noise adds to the recipe's time is left out, it is a fiftieth."""
     time = settings.noise_free_steps * settings.rate / (1 - settings.momentum)
     options = {"initial": starts, "batch": settings.batch}
@@ -465,7 +465,7 @@ def rewinding_eraser(settings: Settings, starts: PyTree) -> Rewind:
     return Rewind.in_time(steps, share=settings.rewound, time=time, momentum=settings.rewound_momentum, **options)
 
 
-def steps_within(settings: Settings, method: RoundsEraser) -> int:
+def steps_within(settings: Settings, method: RoundsMethod) -> int:
     """Whole rounds; passes over removed and control rows come out of it too, a value at a third of a gradient."""
     before, looks = method.extra_cost(settings.removed, method.control_rows)
     budget = settings.budget * settings.steps * settings.batch - before - looks / 3
@@ -587,8 +587,8 @@ def run(
         "paper": lambda: paper(problem, origin, Clock(named(report, "the paper's method")), shift=True),
         "steps alone": lambda: paper(problem, origin, Clock(named(report, "its steps alone")), shift=False),
         "importance sampling": lambda: importance_sample(problem, origin),
-        "corrected": lambda: continue_on(problem, origin, corrected_eraser(settings)),
-        "rewound": lambda: continue_on(problem, origin, rewinding_eraser(settings, initial)),
+        "corrected": lambda: continue_on(problem, origin, corrected_method(settings)),
+        "rewound": lambda: continue_on(problem, origin, rewinding_method(settings, initial)),
     }
     failed = {}
     for name, make in makers.items():

@@ -183,7 +183,7 @@ def make_sampler(settings: Settings, n_rows: int) -> Sampler:
     return sampler_of(settings.sampler, schedule, batch=settings.batch, friction=settings.friction)
 
 
-def make_eraser(settings: Settings) -> LiveInfluenceShift:
+def make_method(settings: Settings) -> LiveInfluenceShift:
     """The paper's shift along the live chain, with step sizes left as they are."""
     return LiveInfluenceShift(
         order=settings.neumann_order,
@@ -210,7 +210,7 @@ def run(settings: Settings, report: Report = lambda *_: None) -> Outcome:
     retraining = Clock(named(report, "retraining again, for the floor"))
     floor = _train(keys[2], settings, kept, retrainer, initial, retraining)
 
-    erase = make_eraser(settings)
+    erase = make_method(settings)
     batches = points.removed.reshape(-1, settings.request_rows)
     erasing = Clock(named(report, "erasing, request by request"))
     erased = erase(model, sampler, original.state, batches, report=erasing)

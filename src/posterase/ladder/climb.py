@@ -99,11 +99,11 @@ class Climb(NamedTuple):
     ) -> MethodOutcome:
         """Run a method and judge what it returns."""
         problem = Problem(key, self.model, self.draws, self.change)
-        if method.samples_anew:
-            return self._sample_anew(problem, method, tried, doubts, show)
-        show("")
         last = next((outcome for outcome in reversed(tried) if TOO_EXPENSIVE not in outcome.objections), None)
         warm_start = None if last is None else last.erased
+        if method.samples_anew:
+            return self._sample_anew(problem, warm_start, method, tried, doubts, show)
+        show("")
         return self._judged(
             method, lambda: run_method(method, problem, warm_start), lambda erased: self._judge(key, method, erased)
         )
@@ -111,6 +111,7 @@ class Climb(NamedTuple):
     def _sample_anew(
         self,
         problem: Problem,
+        warm_start: MethodResult | None,
         method: Method,
         tried: list[MethodOutcome],
         doubts: list[Objection],
@@ -154,12 +155,14 @@ class Climb(NamedTuple):
 
         apart = any(doubt.cause in ("chains", "modes", "labels") for doubt in doubts)
         asked = problem.replace(near=nearest, is_trusted=not apart, objection=objection, report=report)
-        return dataclasses.replace(self._judged(method, lambda: run_method(method, asked), judge), expected=expected)
+        return dataclasses.replace(
+            self._judged(method, lambda: run_method(method, asked, warm_start), judge), expected=expected
+        )
 
     def _weighted(self, key: Key[Array, ""]) -> Draws:
         """The draws with weights of the kept posterior, where these can be computed."""
         try:
-            return Reweight()(key, self.model, self.draws, self.change).draws
+            return run_method(Reweight(), Problem(key, self.model, self.draws, self.change)).draws
         except Exception as error:
             if numerical_failure(error) is None:
                 raise
@@ -204,15 +207,15 @@ class Climb(NamedTuple):
         objections = self.policy.objections(erased)
         must_move = method.samples_anew and bool(objections) and {each.cause for each in objections} <= MENDED
         if objections and not must_move:
-            return self._rung(method, erased, objections)
+            return self._outcome(method, erased, objections)
         tails = self._tails(erased.draws)
         if tails.flat:
-            return self._rung(method, erased, [_improper(tails.flat)])
+            return self._outcome(method, erased, [_improper(tails.flat)])
         made = self._output(key, method, erased, must_move, near)
         if isinstance(made.result, Objection):
             if tails.distant and made.result.cause in NOT_COVERED:  # the cause of it
                 objections = [_distant(tails.distant)]
-            return self._rung(method, erased, objections or [made.result], made)
+            return self._outcome(method, erased, objections or [made.result], made)
         output, diagnostics = made.result, erased.diagnostics
         if method.samples_anew and output.is_verified:
             diagnostics = dataclasses.replace(diagnostics, rhat=_worst_rhat(output.draws), flaw=None, ess=output.ess)
@@ -228,9 +231,9 @@ class Climb(NamedTuple):
             )
         if tails.distant and not objections and (distant := self._tails(output.draws).distant):
             objections = [_distant(distant)]
-        return self._rung(method, erased, objections, made)
+        return self._outcome(method, erased, objections, made)
 
-    def _rung(
+    def _outcome(
         self, method: Method, erased: MethodResult, objections: list[Objection], made: Attempt | None = None
     ) -> MethodOutcome:
         output = made.result if made is not None and isinstance(made.result, Output) else None

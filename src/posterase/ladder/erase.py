@@ -152,7 +152,7 @@ def erase(
     typed = None if random_seed is None else as_key(random_seed, "random_seed")
     if typed is None:
         typed = fresh_key() if mesh is None else sharding.agree_on_key(fresh_key())
-    change, went_along = _removal(model, draws, rows)
+    change, went_along = _change(model, draws, rows)
     compared = [refits] if isinstance(refits, Draws) else list(refits or [])
     for each in compared:
         check_type(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
@@ -255,7 +255,7 @@ def planned(
     return [each for each in climbed if not doubts or each.samples_anew], doubts
 
 
-def _removal(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Change, tuple[Note, ...]]:
+def _change(model: AbstractModel, draws: Draws, rows: Selection) -> tuple[Change, tuple[Note, ...]]:
     """The rows that were meant, with those that hold their values as covariates; and what to note of the latter.
 
     In a regression on lagged values, the row after a removed one has a covariate that is gone. It is dropped, as it is
@@ -332,9 +332,11 @@ def _ladder(methods: Sequence[Method | str] | None, policy: Policy, model: Abstr
         if not model.has_density:
             chosen = [method for method in chosen if not method.needs_density]
     else:
-        chosen = [find_method(each) if isinstance(each, str) else each for each in methods]
+        given = [methods] if isinstance(methods, (str, Method)) else methods
+        chosen = [find_method(each) if isinstance(each, str) else each for each in given]
         for method in chosen:
             check_type(method, Method, "methods", "pass methods: [pe.Reweight(), pe.Transport()].")
+            method.check(model)
         if not chosen:
             raise InvalidOptionError("methods is empty.", "name at least one method, or leave it out.")
         if not policy.refit and any(method.samples_anew for method in chosen):

@@ -198,7 +198,7 @@ def _make_output_of_chains(
     random: np.random.Generator, method: Method, erased: MethodResult, request: Request, *, must_move: bool
 ) -> Attempt:
     """Output of chains that ran on the kept rows: they hold nothing of the removed rows, and need not be moved."""
-    unmoved = Output(erased.draws, request.kept, method.origin, erased.diagnostics.ess)
+    unmoved = Output(erased.draws, request.kept, "refitted", erased.diagnostics.ess)
     if not request.model.has_density or is_network(erased.draws):
         return Attempt(unmoved)
     visits = _visit_modes(random, erased, request)
@@ -390,7 +390,7 @@ def _subset(random: np.random.Generator, method: Method, erased: MethodResult, r
     if few:
         reason = f"of a subset selected by the weights: {few[0].reason}"
         return Objection("ess", reason, "use more draws.")
-    return Output(subset, model, method.origin, ess)
+    return Output(subset, model, "subset", ess)
 
 
 def _because(output: Output | Objection, draws: Draws, why: str) -> Output | Objection:

@@ -22,7 +22,6 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Key, PyTree
 
 from posterase.draws.draws import Draws
-from posterase.draws.origins import Origin
 from posterase.errors import InvalidTypeError, NonFiniteDrawsError, NonFiniteResultError, OutsideSupportError
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
@@ -120,8 +119,6 @@ class Method(eqx.Module):
 
     needs_density: ClassVar[bool] = True
     """Whether it evaluates the model at other draws than those it is given."""
-    origin: ClassVar[Origin] = "as returned"
-    """What its draws are if `erase` does not move them afterwards."""
     samples_anew: ClassVar[bool] = False
     """Whether it is a refit: new chains on the target, whatever the draws that went in. Their R̂ is what counts;
     `erase` returns them as they are, and they spend nothing of the budget."""

@@ -24,7 +24,6 @@ from jaxtyping import Array, Key, PyTree
 
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
-from posterase.draws.origins import Origin
 from posterase.methods.base import Method, MethodResult, Problem
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel, OwnSample
@@ -105,7 +104,6 @@ class Refit(Method):
         disagree or diverge are run again without it. 0: no warm start.
     """
 
-    origin: ClassVar[Origin] = "refitted"
     samples_anew: ClassVar[bool] = True
     sampler: Sampler | None = None
     warmup: int = eqx.field(default=REFIT_WARMUP, static=True)

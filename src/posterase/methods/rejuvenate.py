@@ -179,7 +179,9 @@ class Rejuvenate(Method):
     def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:
         key, model, draws, change = problem.parts
         made = None if warm_start is None or self.start is None else warm_start.details
-        if isinstance(made, TransportDetails) and not made.split:  # the map that this method would begin with
+        if (
+            isinstance(made, TransportDetails) and made.transported is not None and not made.split
+        ):  # the map that this method would begin with
             return self._walk(key, model, draws, change, made.transported)
         first, walk = jax.random.split(key)
         transported = None

@@ -20,7 +20,6 @@ import numpy as np
 from jaxtyping import Float
 
 from posterase.draws.draws import Draws
-from posterase.draws.origins import Origin
 from posterase.errors import NonFiniteResultError
 from posterase.methods.base import Method, MethodResult, Problem
 from posterase.methods.diagnostics import WeightDetails, weigh, weight_diagnostics, weight_figures
@@ -37,7 +36,6 @@ class Reweight(Method):
     weighted draws instead.
     """
 
-    origin: ClassVar[Origin] = "subset"
     needs_density: ClassVar[bool] = False
 
     def run(self, problem: Problem, warm_start: MethodResult | None = None) -> MethodResult:

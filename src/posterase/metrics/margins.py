@@ -7,10 +7,10 @@ independent of each other. `posterase.metrics.shadow_models` makes hundreds of t
 **KLoM** (KL of margins): for each example, KL between the margins of erased and of refitted models, over histograms
 with shared bins; reported are its median and 95th percentile over examples.
 
-**U-LiRA**: an attacker who knows both worlds. For each example a Gaussian is fitted to the margins of erased models and
-to those of models that never saw it; the log ratio of the two densities, at models that were not used in the fit, is
-the attack's score. Scores are pooled over examples; reported is the share of erased models found out at a threshold
-that accuses 1 % of the innocent. Where nothing can be told it is 1 %, or less where scores tie.
+**U-LiRA**: an attacker who knows models with and without the rows. For each example a Gaussian is fitted to the margins
+of erased models and to those of models that never saw it; the log ratio of the two densities, at models that were not
+used in the fit, is the attack's score. Scores are pooled over examples; reported is the share of erased models found
+out at a threshold that accuses 1 % of the innocent. Where nothing can be told it is 1 %, or less where scores tie.
 
 References
 ----------

@@ -1,4 +1,4 @@
-"""A set of draws as evidence sees it: how many of them are effective, and which depend on each other.
+"""A set of draws as metrics see it: how many of them are effective, and which depend on each other.
 
 Draws of a chain depend on their neighbours; weighted draws count unevenly; resampled ones are copies, or descend from
 the same ancestors. An error that ignores any of it is too small, and calls a right erasure off.

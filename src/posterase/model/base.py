@@ -1,22 +1,22 @@
 """Models, and the three functions that everything else hangs on (`posterase.model.densities` makes them).
 
-A model and a change of rows S′ from its data S give three functions of *unconstrained* parameters θ, each a log
-density up to a constant, with the Jacobians of the model's transforms included:
+A model and a change, which removes rows S′ from its data S, give three functions of *unconstrained* parameters θ, each
+a log density up to a constant, with the Jacobians of the model's transforms included:
 
-    full(θ)    = log p(θ) + log p(S | θ)
-    kept(θ)    = log p(θ) + log p(S − S′ | θ)
-    removed(θ) = full(θ) − kept(θ)                = Σ log p(z | θ) over z in S′, where rows are independent given θ
+    source(θ)    = log p(θ) + log p(S | θ)
+    target(θ)    = log p(θ) + log p(S − S′ | θ)
+    log_ratio(θ) = target(θ) − source(θ)          = −Σ log p(z | θ) over z in S′, where rows are independent given θ
 
-Signs are fixed here and nowhere else: all three are log densities, to be added, never potentials to be subtracted.
+Signs are fixed here and nowhere else: log densities are to be increased, never potentials to be decreased.
 
-Two kinds of model make them. `Model` has one likelihood value a row and sums rows. `MaskedModel` is for what does not
+Two kinds of model make them. `Model` has one likelihood value per row and sums rows. `MaskedModel` is for what does not
 factorise over rows (a Gaussian process with its function integrated out, a time series): its log density takes a mask
 of the rows that are present.
 
 Rows keep their position for ever. A change does not cut the arrays: `without` overwrites the removed rows with a copy
 of a kept one and marks them absent. So row ids of later requests mean what they meant in the first, nothing of the
-removed rows stays in the kept model, `kept` is just `full` of another model, and no array changes its shape, so that
-nothing is compiled again for the next request.
+removed rows stays in the model of the target, `target` is just `source` of another model, and no array changes its
+shape, so that nothing is compiled again for the next request.
 
 Precision: log densities are summed in float64 wherever jax has 64-bit numbers switched on, and data are cast to the
 precision of θ block by block. `posterase.numerics.densities` uses this to evaluate weights in float64 whatever the
@@ -131,7 +131,7 @@ class AbstractModel(eqx.Module):
 
     @abc.abstractmethod
     def _check_additive(self, params: PyTree, change: Change) -> None:
-        """Raise `NotFactorisedError` where full − kept ≠ removed at these parameters of one draw."""
+        """Raise `NotFactorisedError` where source + log_ratio ≠ target at these parameters of one draw."""
 
     # --- rows
 
@@ -255,7 +255,7 @@ class AbstractModel(eqx.Module):
 
     @raises_read_errors
     def check_additivity(self, draws: Draws, change: Change, *, samples: int = 3) -> None:
-        """Check on a few draws that full − kept = removed; raise `NotFactorisedError` where it is not.
+        """Check on a few draws that source + log_ratio = target; raise `NotFactorisedError` where it is not.
 
         This catches likelihoods whose rows look at each other (a mean over the data, the row before) and masked
         densities that ignore their mask. It is cheap: a few passes over the data for each of a few draws.

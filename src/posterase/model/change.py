@@ -11,7 +11,10 @@ SMALLEST_BUCKET = 16
 
 
 class Change(eqx.Module):
-    """Rows to remove, padded to a bucket. Made, and checked, by `model.change(remove=rows)`.
+    """A change of the data: rows that are removed. Made, and checked, by `model.change(remove=rows)`.
+
+    Rows keep their ids, absent rows are masked, and sizes are padded to buckets. Rows that are added will be fields of
+    their own.
 
     With a leading axis on both leaves: several requests side by side, for a scan over them.
     """

@@ -104,7 +104,7 @@ def same_likelihoods(
         at = bad[0]
         raise NotFactorisedError(
             f"the log-likelihood of row {rows[at]} is {together[at]:.6g} among all rows and {alone[at]:.6g} among "
-            f"the {what} rows alone: full − kept is not removed.",
+            f"the {what} rows alone: rows depend on each other.",
             "a row's value may depend on its own row of data only. Move what is computed from all rows (means, "
             "neighbours, counts) out of the function, or use pe.MaskedModel.",
         )
@@ -121,12 +121,12 @@ def has_density(value: float, what: str) -> None:
 
 
 def same_sums(difference: float, removed: float, tolerance: float) -> None:
-    """Full − kept is removed, up to rounding."""
+    """Check that source − target is the log-likelihood of the removed rows, up to rounding."""
     has_density(difference, "log density of all rows, or of the kept rows,")
     has_density(removed, "log-likelihood of the removed rows")
     if not abs(difference - removed) <= tolerance:
         raise NotFactorisedError(
-            f"full − kept is {difference:.9g} where removed is {removed:.9g}.",
+            f"source − target is {difference:.9g}, and the log-likelihood of the removed rows is {removed:.9g}.",
             "a row's value may depend on its own row of data only. Move what is computed from several rows (means, "
             "neighbours, groups) out of the function, or use pe.MaskedModel.",
         )

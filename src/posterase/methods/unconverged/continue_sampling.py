@@ -14,14 +14,12 @@ What a sampler carries beside its parameters (velocities, running moments) start
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from posterase.draws.objections import Objection
-from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
 from posterase.methods.base import Method, MethodResult, Problem
 from posterase.methods.diagnostics import Diagnostics
@@ -73,7 +71,6 @@ class ContinueSampling(Method):
         A method that moves the draws first: `InfluenceShift(weigh=False)`, say. None: as they are.
     """
 
-    origin: ClassVar[Origin] = "continued"
     sampler: Sampler
     steps: int = eqx.field(static=True)
     start: Method | None = None

@@ -44,13 +44,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from posterase.errors import InvalidOptionError
-from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsEraser
+from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsMethod
 from posterase.model.densities import LogRatio
 from posterase.runtime.precision import Number, is_known
 from posterase.sampling.vectors import of_vector
 
 
-class CorrectedContinuation(RoundsEraser):
+class CorrectedContinuation(RoundsMethod):
     """Corrected steps on the kept rows, from chains that have not converged.
 
     Parameters

@@ -33,7 +33,7 @@ from jaxtyping import PyTree
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
 from posterase.errors import DrawsShapeError, InvalidOptionError
-from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsDetails, RoundsEraser
+from posterase.methods.unconverged.rounds import Course, LogDensityFunction, Place, RoundsDetails, RoundsMethod
 from posterase.model.base import AbstractModel
 from posterase.runtime.checks import check_int
 from posterase.runtime.precision import Number, is_known
@@ -42,7 +42,7 @@ from posterase.sampling.sample import initial_points
 ROUND_STEPS = 25
 
 
-class Rewind(RoundsEraser):
+class Rewind(RoundsMethod):
     """Every chain goes back towards its start, and then takes steps on the kept rows.
 
     Parameters

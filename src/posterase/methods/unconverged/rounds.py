@@ -24,7 +24,6 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from posterase.data.row_source import row_source
 from posterase.draws.draws import Draws
 from posterase.draws.objections import Objection
-from posterase.draws.origins import Origin
 from posterase.errors import InvalidOptionError
 from posterase.methods.base import Method, MethodResult, Problem, replaced
 from posterase.methods.diagnostics import Diagnostics
@@ -106,10 +105,9 @@ class Place(NamedTuple):
     """log p(θ, kept rows), estimated from the control rows."""
 
 
-class RoundsEraser(Method):
+class RoundsMethod(Method):
     """A method that takes rounds of steps on the kept rows. A course says from where, and along what."""
 
-    origin: ClassVar[Origin] = "continued"
     steps: eqx.AbstractVar[int]
     rate: eqx.AbstractVar[Number]
     momentum: eqx.AbstractVar[Number]
@@ -219,7 +217,7 @@ class Chain(NamedTuple):
 
 @eqx.filter_jit
 def _run(
-    method: RoundsEraser,
+    method: RoundsMethod,
     model: AbstractModel,
     kept: AbstractModel,
     change: Change,
@@ -244,7 +242,7 @@ def _one(
     key: Key[Array, ""],
     origin: PyTree,
     start: PyTree | None,
-    method: RoundsEraser,
+    method: RoundsMethod,
     model: AbstractModel,
     kept: Model,
     rows: Rows,
