@@ -215,7 +215,7 @@ def test_additivity_holds_where_rows_are_independent(precision):
 )
 def test_coupled_rows_are_caught(coupled, precision):
     model, draws, change = gaussian(coupled, Y)
-    with pytest.raises(NotFactorisedError, match="depend on each other|source − target is"):
+    with pytest.raises(NotFactorisedError, match=r"depend on each other|source − target is"):
         model.check_additivity(draws, change)
 
 
