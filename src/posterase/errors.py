@@ -62,7 +62,7 @@ class NotFactorisedError(ModelError):
 class RowsError(PosteraseError, ValueError):
     """Rows that are not a valid list of ids, mask or condition: out of range, named twice, or removed before."""
 
-    public_reason = "The rows of the change are not valid."
+    public_reason = "The rows of the request are not valid."
 
 
 class EmptyRemovalError(RowsError):

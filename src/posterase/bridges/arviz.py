@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from posterase.bridges.shared.derived_variables import (
-    without_sums_of_likelihoods,
-)
+from posterase.bridges.shared.derived_variables import without_sums_of_likelihoods
 from posterase.bridges.shared.groups import (
     Axes,
     axes_of,

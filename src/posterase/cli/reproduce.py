@@ -269,7 +269,7 @@ def bench_posteriors(
 ) -> None:
     """Rows removed from reference draws of seven real posteriors, through every bridge, against NUTS refits.
 
-    Takes most of an hour on two cores: every change is refitted several times by every library.
+    Takes most of an hour on two cores: every erasure is refitted several times by every library.
 
     Example: `posterase bench posteriors --posteriordb posteriordb`
     """

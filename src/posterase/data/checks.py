@@ -40,7 +40,7 @@ def row_count(lengths: Mapping[str, int]) -> int:
                 "the leading axis of every array in data must be the rows; what is not data belongs in the functions.",
             )
     if n_rows < 2:
-        raise DataError(f"data has {n_rows} row(s).", "a change needs at least two rows, to keep one.")
+        raise DataError(f"data has {n_rows} row(s).", "an erasure needs at least two rows, to keep one.")
     return n_rows
 
 

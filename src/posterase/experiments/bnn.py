@@ -119,7 +119,7 @@ class Settings:
     """Share of the way back to the pre-trained start; the rate is such that steps write for as long as was rewound."""
     rewound_momentum: float = 0.9
     case_study: tuple[int, ...] = ()
-    """Test images whose class probabilities are shown as change goes on."""
+    """Test images whose class probabilities are shown while rows are removed."""
 
     @property
     def title(self) -> str:
@@ -216,7 +216,7 @@ def a_tenth(settings: Settings) -> Settings:
 
 
 class Problem(NamedTuple):
-    """Data, network and change of a block."""
+    """Data, network and removed rows of a block."""
 
     settings: Settings
     network: networks.Network

@@ -452,7 +452,7 @@ def _about_time(results: Sequence[Result]) -> list[str]:
     rows = dict.fromkeys(f"{result['settings']['request_rows']:,}" for result in results)
     return [
         f"A request of fine-tuning and of the paper's method removes {' or '.join(rows)} rows; ours removes them all "
-        "in one. The figure shows the mean over the changes of a data set and sampler.",
+        "in one. The figure shows the mean over the removals of a data set and sampler.",
         markdown(times_grid(results)),
     ]
 
@@ -498,7 +498,7 @@ def _about_variants(found: Sequence[Variant]) -> list[str]:
 
 
 def case_study_block(results: Sequence[Result]) -> Result | None:
-    """The block whose images are shown: the largest change of the first sampler that has any."""
+    """The block whose images are shown: the largest removal of the first sampler that has any."""
     having = [result for result in results if note_of(result, "paper", "panels")]
     own = [result for result in having if result["settings"]["sampler"] == having[0]["settings"]["sampler"]]
     return max(own, key=lambda result: result["settings"]["removed"], default=None)

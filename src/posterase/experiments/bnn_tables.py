@@ -438,7 +438,7 @@ def targets(result: Result) -> list[Target]:
 
 
 def _is_larger(result: Result) -> bool:
-    """Whether the change is the larger of the data set's two."""
+    """Whether the removal is the larger of the data set's two."""
     settings = result["settings"]
     small, large = PAPER[settings["dataset"]][1]
     tenth = 10 if settings.get("rows") is not None else 1

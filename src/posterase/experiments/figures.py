@@ -28,7 +28,7 @@ STYLES: dict[str, dict[str, Any]] = {
 
 
 def draw_diabetes(requests: list[Request], target: Path) -> Path:
-    """What a group's change moved most: densities before, after each method, and exact."""
+    """What a group's removal moved most: densities before, after each method, and exact."""
     request = requests[-1]
     before, exact = request.outcomes[0], request.exact
     moved = np.abs(columns(before.draws).mean(axis=0) - exact.mean()) / exact.sd()

@@ -55,7 +55,7 @@ class OnePerson(NamedTuple):
 
     @property
     def moved_most(self) -> list[int]:
-        """The coefficients that the person's change moves most."""
+        """The coefficients that the person's removal moves most."""
         away = np.abs(columns(self.before).mean(axis=0) - self.exact.mean()) / self.exact.sd()
         return [int(at) for at in np.argsort(-away)[:SHOWN]]
 

@@ -1,4 +1,4 @@
-"""`posterase bench posteriors`: changes from reference draws of real posteriors, through every bridge, against refits.
+"""`posterase bench posteriors`: erasures from reference draws of real posteriors, through every bridge, against refits.
 
 Each posterior is written in NumPyro, PyMC and Stan, and comes through the bridge of each with its reference draws (the
 hierarchy, which has none, with NumPyro's). Three kinds of rows are removed: one in ten at random; the one in twenty
@@ -67,7 +67,7 @@ RIGHTLY, TOO_FEW, THOUGH_RIGHT = "refused, rightly", "refused: too few effective
 
 
 class Cell(NamedTuple):
-    """One change from one posterior, through one bridge."""
+    """One erasure from one posterior, through one bridge."""
 
     posterior: str
     removed: str
@@ -280,7 +280,7 @@ def _row_variances(model: BridgedModel, flat: dict[str, Array]) -> Float[Array, 
 
 
 def measure(fitted: Fit, told: str, rows: Int[np.ndarray, " removed"]) -> list[Cell]:
-    """One change through every bridge, against two refits."""
+    """One erasure through every bridge, against two refits."""
     name, kept = fitted.posterior.name, np.setdiff1d(np.arange(fitted.model.n_rows), rows)
     refits: list[Draws] | None = None
     cells = []
@@ -416,7 +416,7 @@ def summary(done: Sequence[Done]) -> str:
     counts = collections.Counter(cell.outcome for cell in cells)
     worst = max(done, key=lambda each: each.rhat)
     said = (
-        f"Of {len(cells)} changes {counts['at the floor']} were accepted and are at the floor, {counts['**wrong**']} "
+        f"Of {len(cells)} erasures {counts['at the floor']} were accepted and are at the floor, {counts['**wrong**']} "
         f"were accepted and are wrong; {counts[RIGHTLY]} were refused rightly, {counts[TOO_FEW]} because too few "
         f"effective draws were left, {counts[THOUGH_RIGHT]} though what was made is right. R̂ of reference and "
         f"NumPyro's draws together is {worst.rhat:.4f} at most ({worst.posterior})."

@@ -20,12 +20,7 @@ from posterase.methods.reweight import Reweight
 from posterase.model.base import AbstractModel
 from posterase.model.change import Change
 from posterase.model.densities import LogDensity
-from posterase.numerics.cost import (
-    IMBALANCE,
-    Cost,
-    least_refit_gradients,
-    refit_chains,
-)
+from posterase.numerics.cost import IMBALANCE, Cost, least_refit_gradients, refit_chains
 from posterase.numerics.densities import unconstrained
 from posterase.numerics.failures import numerical_failure
 from posterase.numerics.propriety import Tails, flat_tails
@@ -306,10 +301,8 @@ def _worst_rhat(draws: Draws) -> float:
 def _jeffreys(erased: MethodResult, refits: list[Draws]) -> Estimate | None:
     """Of the method's draws as they are moved, before weights."""
     log_weights_at, moved = erased.diagnostics.log_weights_at, erased.diagnostics.moved
-    if not refits:
+    if not refits or log_weights_at is None or moved is None:
         return None
     from posterase.metrics.divergence import moved_jeffreys  # imports scipy.stats, which takes a second
 
-    return (
-        None if not refits or log_weights_at is None or moved is None else moved_jeffreys(log_weights_at, moved, refits)
-    )
+    return moved_jeffreys(log_weights_at, moved, refits)

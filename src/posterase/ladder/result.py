@@ -20,9 +20,7 @@ from posterase.ladder.verdict import Verdict, plain, rounded, rounded_up
 from posterase.methods.base import MethodResult
 from posterase.methods.diagnostics import Diagnostics
 from posterase.model.base import AbstractModel
-from posterase.numerics.cost import (
-    Cost,
-)
+from posterase.numerics.cost import Cost
 from posterase.numerics.weights import Estimate
 from posterase.runtime import sharding
 from posterase.runtime.progress import approximate

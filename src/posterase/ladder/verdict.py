@@ -8,9 +8,7 @@ from typing import Any, Literal
 
 from posterase.draws.notes import Note
 from posterase.draws.origins import Origin
-from posterase.numerics.weights import (
-    Estimate,
-)
+from posterase.numerics.weights import Estimate
 
 Kind = Literal["measured", "moved", "refitted", "matched empirically", "refused"]
 """What an acceptance rests on: ε was measured; diagnostics passed without it; chains of a refit agree; a network

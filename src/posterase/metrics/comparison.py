@@ -104,7 +104,7 @@ def compare(
         check_type(each, Draws, "refits", "pass draws of the kept posterior: pe.Draws, or a list of them.")
     named = {"before": before, "after": draws, **{f"refits[{i}]": each for i, each in enumerate(others)}}
     _check_alike(named)
-    change = _removal(model, result, rows)
+    change = _change_of(model, result, rows)
     if model.has_density:
         for each in named.values():
             model.check(each)
@@ -363,7 +363,7 @@ def _listed(draws: Draws) -> str:
     return ", ".join(f"{name} {list(leaf.shape[2:]) or ''}".strip() for name, leaf in leaves)
 
 
-def _removal(model: AbstractModel, result: Any, rows: Any) -> Change:
+def _change_of(model: AbstractModel, result: Any, rows: Any) -> Change:
     left = getattr(getattr(result, "model", None), "present", None)
     if rows is not None:
         named = model.change(remove=rows.row_ids if isinstance(rows, Change) else rows)

@@ -42,9 +42,7 @@ from posterase.data.streams import raises_read_errors
 from posterase.draws.draws import Draws
 from posterase.errors import OutsideSupportError
 from posterase.model.change import SMALLEST_BUCKET, Change, bucket_of
-from posterase.model.checks import (
-    in_support,
-)
+from posterase.model.checks import in_support
 from posterase.model.transforms import Transform, real
 from posterase.runtime.checks import check_int, check_type, once
 from posterase.runtime.closures import holds_data

@@ -25,10 +25,7 @@ from posterase.model.checks import (
 )
 from posterase.model.transforms import Transform
 from posterase.runtime import sharding
-from posterase.runtime.precision import (
-    cast_floats,
-    widest_float,
-)
+from posterase.runtime.precision import cast_floats, widest_float
 
 BLOCK_ELEMENTS = 2**20
 """Rows of up to this many numbers are evaluated in one block; more of them in several, so that a pass over the data

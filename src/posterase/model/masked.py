@@ -15,16 +15,9 @@ from posterase.data.row_source import is_streamed, row_source
 from posterase.errors import DataError, NotFactorisedError
 from posterase.model.base import AbstractModel, M, as_node, coupled_elements, evaluate_precisely, with_rows
 from posterase.model.change import Change
-from posterase.model.checks import (
-    has_density,
-    returns_scalar,
-    transforms_of,
-)
+from posterase.model.checks import has_density, returns_scalar, transforms_of
 from posterase.model.transforms import Transform
-from posterase.runtime.precision import (
-    cast_floats,
-    widest_float,
-)
+from posterase.runtime.precision import cast_floats, widest_float
 
 MASK_FILLERS = 8
 """How many kept rows `check_additivity` puts in the place of the removed ones of a masked model."""

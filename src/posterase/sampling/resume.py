@@ -22,9 +22,9 @@ from jaxtyping import PyTree
 
 from posterase.data.parameters import parameter_names
 from posterase.data.row_source import row_source
-from posterase.data.streams import raises_read_errors
 from posterase.errors import InputFileError, InvalidOptionError
 from posterase.model.base import AbstractModel
+from posterase.numerics.failures import entry_point
 from posterase.runtime.files import check_writable
 from posterase.runtime.tree_files import read_header, read_tree, write_tree
 from posterase.sampling.sampler import Sampler, State
@@ -34,7 +34,7 @@ ABSENT = "absent"
 """What a setting is that one of two runs does not have."""
 
 
-@raises_read_errors
+@entry_point
 def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel, sampler: Sampler) -> Path:
     """Write the state of a run. The file appears whole or not at all."""
     check_writable(Path(path))
@@ -42,7 +42,7 @@ def save_state(path: str | os.PathLike[str], state: State, model: AbstractModel,
     return Path(path)
 
 
-@raises_read_errors
+@entry_point
 def load_state(path: str | os.PathLike[str], like: State, model: AbstractModel, sampler: Sampler) -> State:
     """Read the state of this very run; `like` is a state of it (what `start_chains` gives), for the structure."""
     header = read_header(path, *WRONG_FILE)
@@ -117,7 +117,9 @@ def _shapes(tree: PyTree) -> dict[str, str]:
 
 def probe(state: State, model: AbstractModel) -> float:
     """The first chain's log density: another prior or likelihood gives another."""
-    return float(model.log_density(jax.tree.map(lambda leaf: leaf[0], state.theta)))
+    theta = jax.tree.map(lambda leaf: leaf[0], state.theta)
+    model.check_functions(jax.eval_shape(model.constrain, theta))  # suspends the cache where they hold data
+    return float(model.log_density(theta))
 
 
 def digest(model: AbstractModel) -> str:

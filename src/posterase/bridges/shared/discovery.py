@@ -32,7 +32,7 @@ from posterase.runtime.precision import as_jax
 
 LAGGED = (
     "In an autoregression, pass the values before as an argument of their own: before=y[:-1] beside y=y[1:]. The "
-    "posterior is the same, so the draws need not be made again; a change then drops the rows whose covariates are "
+    "posterior is the same, so the draws need not be made again; an erasure then drops the rows whose covariates are "
     "gone. Where a value acts on all later ones (a moving average, GARCH), make whole series the rows (in a plate of "
     "series), or write a pe.MaskedModel."
 )

@@ -13,9 +13,7 @@ import pandas as pd
 import xarray as xr
 from jaxtyping import Int, Shaped
 
-from posterase.bridges.shared.derived_variables import (
-    find_summaries,
-)
+from posterase.bridges.shared.derived_variables import find_summaries
 from posterase.bridges.shared.group_labels import find_group_labels
 from posterase.bridges.shared.row_frames import describe_rows, read_frames
 from posterase.data.leakage import looks_standardised

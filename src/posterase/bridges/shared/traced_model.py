@@ -23,10 +23,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped
 
 from posterase.data.row_source import row_source
-from posterase.errors import (
-    DifferentModelError,
-    NotFactorisedError,
-)
+from posterase.errors import DifferentModelError, NotFactorisedError
 from posterase.model.base import AbstractModel, coupled_elements, with_rows
 from posterase.model.change import Change
 from posterase.model.transforms import Transform

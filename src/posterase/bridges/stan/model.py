@@ -426,7 +426,7 @@ class StanModel(AbstractModel):
 
 
 def check_same_parameters(full: StanPosterior, kept: StanPosterior, names: Sequence[str]) -> None:
-    """A change leaves the parameters as they are."""
+    """Removing rows leaves the parameters as they are."""
     other = [name for name in names if full.shapes[name] != kept.shapes.get(name)]
     if other:
         raise NotFactorisedError(

@@ -160,7 +160,7 @@ def run_family(
     changes: Sequence[str] | None = None,
     methods: Sequence[str] = (),
 ) -> Iterator[Outcome]:
-    """Erase from posteriors of some data sets of a family: all changes and spoiled draws, or those that are named.
+    """Erase from posteriors of some data sets of a family: all removals and spoiled draws, or those that are named.
 
     `methods` are names of registered methods to climb. Default: the ladder of `erase`.
     """

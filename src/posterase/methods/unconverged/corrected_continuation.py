@@ -1,4 +1,4 @@
-"""CorrectedContinuation: for chains that have not converged, as a network's never have. Only the change moves them.
+"""CorrectedContinuation: for chains that have not converged, as a network's never have. Only the removal moves them.
 
 A chain of SG-MCMC on a network is stopped long before it is stationary: going on with it on the kept rows trains it
 further, which moves it more than the change does. What a refit would have given is not the kept posterior but the end
