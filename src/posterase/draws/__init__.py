@@ -1,1 +1,1 @@
-"""Draws of a posterior, the ArviZ containers they come in, and what is said of them."""
+"""Draws of a posterior, the ArviZ containers they come in, and typed notes and objections about them."""
